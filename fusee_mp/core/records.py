@@ -1,0 +1,293 @@
+"""The facts of a shard: every kind of record that its log may hold, and their codec.
+
+A record is a MessagePack array whose first element is the kind's tag; the fields follow in the order written here. The rules:
+
+1. A tag is never given to another kind, and a field is never moved or removed: a new field goes to the end, with a default.
+2. `run` is the run's number within its shard; `at` is milliseconds since the Unix epoch, and never decreases within a run.
+3. The records of one run, in log order, are its journal. A kind is one of three sorts:
+   outcomes (`OUTCOMES`) are what is fed to the code, one at a time, in journal order;
+   asked (`ASKED`) are what the code asked for, so replay checks them and does not repeat their effect;
+   the rest are facts about the run or the shard that the code never sees.
+4. `op` is the identity of an operation: the path of the task that asked and its count within that task ("3", "2/1/3").
+"""
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+FinalStatus: TypeAlias = Literal["ok", "failed", "cancelled", "terminated", "timed_out", "reset", "continued_as_new"]
+ClosePolicy: TypeAlias = Literal["terminate", "cancel", "abandon"]
+
+
+class Source(Struct, array_like=True, frozen=True, gc=False):
+    """The message that brought an arrival: the next of its sending shard, so it also moves the inbox position."""
+
+    shard: int
+    no: int
+
+
+class Parent(Struct, array_like=True, frozen=True, gc=False):
+    """Who waits for a child: where its result goes."""
+
+    shard: int
+    id: str
+    run: int
+    op: str
+
+
+class Grant(Struct, array_like=True, tag=1, gc=False):
+    """The right to append went to this worker; until the next grant only its records follow."""
+
+    at: int
+    epoch: int
+    worker: str
+
+
+class Start(Struct, array_like=True, tag=2, gc=False):
+    """A run began. `behaviour` names the asyncio behaviour of the interpreter that ran it first."""
+
+    run: int
+    at: int
+    id: str
+    type: str
+    input: bytes
+    request: str = ""
+    version: int = 0
+    behaviour: str = ""
+    deadline: int | None = None
+    attributes: bytes | None = None
+    parent: Parent | None = None
+    close: ClosePolicy = "terminate"
+    source: Source | None = None
+    origin: int | None = None
+    scheduled_at: int | None = None
+
+
+class StepDone(Struct, array_like=True, tag=3, gc=False):
+    """A step has its outcome: `ok` with a value, `failed` with a failure, or `cancelled` by the code (then it is asked, not fed)."""
+
+    run: int
+    at: int
+    op: str
+    name: str
+    attempt: int
+    status: Literal["ok", "failed", "cancelled"]
+    payload: bytes
+
+
+class Attempt(Struct, array_like=True, tag=4, gc=False):
+    """An attempt failed and the next is due at `retry_at`. Not fed: the code does not see single attempts."""
+
+    run: int
+    at: int
+    op: str
+    name: str
+    attempt: int
+    failure: bytes
+    retry_at: int
+
+
+class Timer(Struct, array_like=True, tag=5, gc=False):
+    """The code asked for a timer, due at `due`."""
+
+    run: int
+    at: int
+    op: str
+    name: str
+    due: int
+
+
+class Fired(Struct, array_like=True, tag=6, gc=False):
+    """A timer's time has come."""
+
+    run: int
+    at: int
+    op: str
+
+
+class Signal(Struct, array_like=True, tag=7, gc=False):
+    """A signal arrived."""
+
+    run: int
+    at: int
+    name: str
+    payload: bytes
+    request: str = ""
+    source: Source | None = None
+
+
+class Child(Struct, array_like=True, tag=8, gc=False):
+    """The code asked for a child: message `no` to shard `to`."""
+
+    run: int
+    at: int
+    op: str
+    to: int
+    no: int
+    id: str
+    type: str
+    input: bytes
+    close: ClosePolicy = "terminate"
+    timeout_ms: int | None = None
+
+
+class ChildDone(Struct, array_like=True, tag=9, gc=False):
+    """A child's outcome arrived. `status` "refused" means that it never ran: `payload` has the failure."""
+
+    run: int
+    at: int
+    op: str
+    status: str
+    payload: bytes
+    source: Source | None = None
+
+
+class Send(Struct, array_like=True, tag=10, gc=False):
+    """The code (or the end of a run, then `op` is empty) sends to another workflow: message `no` to shard `to`."""
+
+    run: int
+    at: int
+    op: str
+    to: int
+    no: int
+    kind: Literal["signal", "cancel", "terminate"]
+    id: str
+    name: str = ""
+    payload: bytes = b""
+    target_run: int | None = None
+
+
+class CancelRequested(Struct, array_like=True, tag=11, gc=False):
+    """Somebody asked for the run's cancellation."""
+
+    run: int
+    at: int
+    reason: str
+    request: str = ""
+    source: Source | None = None
+
+
+class Done(Struct, array_like=True, tag=12, gc=False):
+    """The run ended. With a parent, the outcome is also message `no` to shard `to`."""
+
+    run: int
+    at: int
+    status: FinalStatus
+    payload: bytes
+    reason: str = ""
+    request: str = ""
+    parent: Parent | None = None
+    to: int = -1
+    no: int = 0
+    source: Source | None = None
+
+
+class Quiet(Struct, array_like=True, tag=13, gc=False):
+    """The run waits for timers (the first at `due`), signals and children only. Any later record of it ends that."""
+
+    run: int
+    at: int
+    due: int | None
+    parked: bool = False
+
+
+class Skipped(Struct, array_like=True, tag=14, gc=False):
+    """A message had no effect (its target is missing or has ended); its number is taken all the same."""
+
+    at: int
+    source: Source
+    reason: str
+
+
+class Acked(Struct, array_like=True, tag=15, gc=False):
+    """Shard `to` holds every message up to `through`: they need not be sent again."""
+
+    to: int
+    through: int
+
+
+class Quarantined(Struct, array_like=True, tag=16, gc=False):
+    """The run cannot go on with the code at hand: why, and at which journal position."""
+
+    run: int
+    at: int
+    code: str
+    message: str
+    position: int
+
+
+class Unquarantined(Struct, array_like=True, tag=17, gc=False):
+    """The run goes on: code that fits came."""
+
+    run: int
+    at: int
+
+
+class Deleted(Struct, array_like=True, tag=18, gc=False):
+    """The finished run is gone: its retention ended or somebody deleted it."""
+
+    run: int
+    at: int
+
+
+class Attributes(Struct, array_like=True, tag=19, gc=False):
+    """The code merged search attributes (a JSON object)."""
+
+    run: int
+    at: int
+    op: str
+    values: bytes
+
+
+Record: TypeAlias = (
+    Grant | Start | StepDone | Attempt | Timer | Fired | Signal | Child | ChildDone | Send | CancelRequested | Done
+    | Quiet | Skipped | Acked | Quarantined | Unquarantined | Deleted | Attributes
+)
+Outcome: TypeAlias = StepDone | Fired | Signal | ChildDone | CancelRequested
+RunRecord: TypeAlias = (
+    Start | StepDone | Attempt | Timer | Fired | Signal | Child | ChildDone | Send | CancelRequested | Done
+    | Quiet | Quarantined | Unquarantined | Deleted | Attributes
+)
+
+OUTCOMES: Final = (StepDone, Fired, Signal, ChildDone, CancelRequested)
+ASKED: Final = (Timer, Child, Send, Attributes)
+MESSAGES: Final = (Child, Send, Done)
+# What a journal shows under these words; `describe` and exports use them.
+KIND: Final[dict[type[Struct], str]] = {
+    Grant: "grant", Start: "start", StepDone: "step", Attempt: "attempt", Timer: "timer", Fired: "fired", Signal: "signal",
+    Child: "child", ChildDone: "child_done", Send: "send", CancelRequested: "cancel", Done: "done", Quiet: "quiet",
+    Skipped: "skipped", Acked: "acked", Quarantined: "quarantined", Unquarantined: "unquarantined", Deleted: "deleted",
+    Attributes: "attributes",
+}
+# Kept in the log and folded, but no part of a journal.
+NOT_IN_JOURNAL: Final = (Grant, Quiet, Skipped, Acked, Deleted)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+encode = _encoder.encode
+"""Encode one record. Equal records give equal bytes."""
+decode = _decoder.decode
+"""Decode one record. Raises msgspec.DecodeError (a ValueError) that names the field when the bytes are not a record."""
+
+
+class Message(Struct, array_like=True, gc=False):
+    """One outbox entry on its way: the record that caused it, with its sender."""
+
+    shard: int
+    no: int
+    id: str
+    record: bytes
+
+
+encode_message = _encoder.encode
+decode_message = msgspec.msgpack.Decoder(Message).decode
+
+R = TypeVar("R", bound=Struct)
+LENGTH_BYTES: Final = 4
+
+
+def frame(data: bytes) -> bytes:
+    """One encoded record as it stands in a batch: its length (u32, little-endian), then its bytes."""
+    return len(data).to_bytes(LENGTH_BYTES, "little") + data
