@@ -37,7 +37,11 @@ class Parent(Struct, array_like=True, frozen=True, gc=False):
     op: str
 
 
-class Grant(Struct, array_like=True, tag=1, gc=False):
+class _Record(Struct, array_like=True, tag_field="$", gc=False):
+    """The base of all kinds: an array whose first element is the tag."""
+
+
+class Grant(_Record, tag=1):
     """The right to append went to this worker; until the next grant only its records follow."""
 
     at: int
@@ -45,7 +49,7 @@ class Grant(Struct, array_like=True, tag=1, gc=False):
     worker: str
 
 
-class Start(Struct, array_like=True, tag=2, gc=False):
+class Start(_Record, tag=2):
     """A run began. `behaviour` names the asyncio behaviour of the interpreter that ran it first."""
 
     run: int
@@ -65,7 +69,7 @@ class Start(Struct, array_like=True, tag=2, gc=False):
     scheduled_at: int | None = None
 
 
-class StepDone(Struct, array_like=True, tag=3, gc=False):
+class StepDone(_Record, tag=3):
     """A step has its outcome: `ok` with a value, `failed` with a failure, or `cancelled` by the code (then it is asked, not fed)."""
 
     run: int
@@ -77,7 +81,7 @@ class StepDone(Struct, array_like=True, tag=3, gc=False):
     payload: bytes
 
 
-class Attempt(Struct, array_like=True, tag=4, gc=False):
+class Attempt(_Record, tag=4):
     """An attempt failed and the next is due at `retry_at`. Not fed: the code does not see single attempts."""
 
     run: int
@@ -89,7 +93,7 @@ class Attempt(Struct, array_like=True, tag=4, gc=False):
     retry_at: int
 
 
-class Timer(Struct, array_like=True, tag=5, gc=False):
+class Timer(_Record, tag=5):
     """The code asked for a timer, due at `due`."""
 
     run: int
@@ -99,7 +103,7 @@ class Timer(Struct, array_like=True, tag=5, gc=False):
     due: int
 
 
-class Fired(Struct, array_like=True, tag=6, gc=False):
+class Fired(_Record, tag=6):
     """A timer's time has come."""
 
     run: int
@@ -107,7 +111,7 @@ class Fired(Struct, array_like=True, tag=6, gc=False):
     op: str
 
 
-class Signal(Struct, array_like=True, tag=7, gc=False):
+class Signal(_Record, tag=7):
     """A signal arrived."""
 
     run: int
@@ -118,7 +122,7 @@ class Signal(Struct, array_like=True, tag=7, gc=False):
     source: Source | None = None
 
 
-class Child(Struct, array_like=True, tag=8, gc=False):
+class Child(_Record, tag=8):
     """The code asked for a child: message `no` to shard `to`."""
 
     run: int
@@ -133,7 +137,7 @@ class Child(Struct, array_like=True, tag=8, gc=False):
     timeout_ms: int | None = None
 
 
-class ChildDone(Struct, array_like=True, tag=9, gc=False):
+class ChildDone(_Record, tag=9):
     """A child's outcome arrived. `status` "refused" means that it never ran: `payload` has the failure."""
 
     run: int
@@ -144,7 +148,7 @@ class ChildDone(Struct, array_like=True, tag=9, gc=False):
     source: Source | None = None
 
 
-class Send(Struct, array_like=True, tag=10, gc=False):
+class Send(_Record, tag=10):
     """The code (or the end of a run, then `op` is empty) sends to another workflow: message `no` to shard `to`."""
 
     run: int
@@ -159,7 +163,7 @@ class Send(Struct, array_like=True, tag=10, gc=False):
     target_run: int | None = None
 
 
-class CancelRequested(Struct, array_like=True, tag=11, gc=False):
+class CancelRequested(_Record, tag=11):
     """Somebody asked for the run's cancellation."""
 
     run: int
@@ -169,7 +173,7 @@ class CancelRequested(Struct, array_like=True, tag=11, gc=False):
     source: Source | None = None
 
 
-class Done(Struct, array_like=True, tag=12, gc=False):
+class Done(_Record, tag=12):
     """The run ended. With a parent, the outcome is also message `no` to shard `to`."""
 
     run: int
@@ -184,7 +188,7 @@ class Done(Struct, array_like=True, tag=12, gc=False):
     source: Source | None = None
 
 
-class Quiet(Struct, array_like=True, tag=13, gc=False):
+class Quiet(_Record, tag=13):
     """The run waits for timers (the first at `due`), signals and children only. Any later record of it ends that."""
 
     run: int
@@ -193,7 +197,7 @@ class Quiet(Struct, array_like=True, tag=13, gc=False):
     parked: bool = False
 
 
-class Skipped(Struct, array_like=True, tag=14, gc=False):
+class Skipped(_Record, tag=14):
     """A message had no effect (its target is missing or has ended); its number is taken all the same."""
 
     at: int
@@ -201,14 +205,14 @@ class Skipped(Struct, array_like=True, tag=14, gc=False):
     reason: str
 
 
-class Acked(Struct, array_like=True, tag=15, gc=False):
+class Acked(_Record, tag=15):
     """Shard `to` holds every message up to `through`: they need not be sent again."""
 
     to: int
     through: int
 
 
-class Quarantined(Struct, array_like=True, tag=16, gc=False):
+class Quarantined(_Record, tag=16):
     """The run cannot go on with the code at hand: why, and at which journal position."""
 
     run: int
@@ -218,21 +222,21 @@ class Quarantined(Struct, array_like=True, tag=16, gc=False):
     position: int
 
 
-class Unquarantined(Struct, array_like=True, tag=17, gc=False):
+class Unquarantined(_Record, tag=17):
     """The run goes on: code that fits came."""
 
     run: int
     at: int
 
 
-class Deleted(Struct, array_like=True, tag=18, gc=False):
+class Deleted(_Record, tag=18):
     """The finished run is gone: its retention ended or somebody deleted it."""
 
     run: int
     at: int
 
 
-class Attributes(Struct, array_like=True, tag=19, gc=False):
+class Attributes(_Record, tag=19):
     """The code merged search attributes (a JSON object)."""
 
     run: int
