@@ -1,0 +1,374 @@
+# Messages: the bodies of frames, typed.
+#
+# A body is a MessagePack array of the fields in the order given here, except APPEND and DURABLE, which every step pays for:
+# those are fixed structs of little-endian numbers.
+#
+# Rule 1: fields are only ever added at the end and with a default. A reader skips those that it does not know.
+# Rule 2: what this layer need not understand (arguments, values, state, entries, records) is opaque bytes, so forwarding a call
+#         never parses it, and nothing a client nests can reach the shard's decoder.
+# Rule 3: request, shard and epoch live in the frame's head; a body repeats none of them.
+"""Messages: `encode` to the bytes of a frame, `decode` from a Frame. One Struct per kind; `Kind` numbers them."""
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import msgspec
+
+from fusee_mp.bounds import NAME_BYTES_MAX, SHARDS_MAX
+from fusee_mp.errors import ProtocolError
+from fusee_mp.wire.frames import Frame, encode_frame
+from fusee_mp.wire.kinds import Kind
+
+Name = Annotated[str, msgspec.Meta(max_length=NAME_BYTES_MAX)]
+Shard = Annotated[int, msgspec.Meta(ge=0, lt=SHARDS_MAX)]
+Number = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True):
+    """The base of all; `KIND` is the kind of the frame that carries it."""
+
+    KIND: ClassVar[Kind]
+
+
+class Ping(Message, frozen=True):
+    """Asks for a PONG with the same stamp."""
+
+    KIND = Kind.PING
+    stamp: Number
+
+
+class Pong(Message, frozen=True):
+    """Answers a PING; the stamp means something only to who sent it."""
+
+    KIND = Kind.PONG
+    stamp: Number
+
+
+class Error(Message, frozen=True):
+    """A question's answer is an error: `code` and `fields` as in fusee_mp.errors."""
+
+    KIND = Kind.ERROR
+    code: Name
+    message: str
+    fields: dict[str, Any] = {}
+
+
+class Goodbye(Message, frozen=True):
+    """The sender closes the connection after this, and says why."""
+
+    KIND = Kind.GOODBYE
+    reason: str
+
+
+class Hello(Message, frozen=True):
+    """A worker introduces itself. `instance` differs at each start of it; `max_shards` 0 takes all that are free."""
+
+    KIND = Kind.HELLO
+    worker: Name
+    instance: Name
+    workflows: list[Name]
+    max_shards: Number = 0
+    features: Number = 0
+    version: Name = ""
+
+
+class Welcome(Message, frozen=True):
+    """The router takes the worker. `features` are those of the HELLO that are granted."""
+
+    KIND = Kind.WELCOME
+    server: Name
+    shards: Number
+    ping_ms: Number
+    revoke_ms: Number
+    features: Number = 0
+
+
+class Assign(Message, frozen=True):
+    """The worker should lease these shards, each over a connection of its own."""
+
+    KIND = Kind.ASSIGN
+    shards: list[Shard]
+
+
+class Released(Message, frozen=True):
+    """The worker has handed the shard back."""
+
+    KIND = Kind.RELEASED
+    shard: Shard
+
+
+class Revoke(Message, frozen=True):
+    """The worker must hand the shard back."""
+
+    KIND = Kind.REVOKE
+    shard: Shard
+    reason: str
+
+
+class Drain(Message, frozen=True):
+    """From the worker: assign me nothing more. From the router: finish, and hand everything back."""
+
+    KIND = Kind.DRAIN
+
+
+class Lease(Message, frozen=True):
+    """A worker asks for the lease of the shard."""
+
+    KIND = Kind.LEASE
+    worker: Name
+    instance: Name
+    shard: Shard
+
+
+class Granted(Message, frozen=True):
+    """The lease is the worker's. `base_lsn` is the log's last LSN then, `applied_lsn` what the keeper has folded of it."""
+
+    KIND = Kind.GRANTED
+    epoch: Number
+    base_lsn: Number
+    applied_lsn: Number
+    flags: Number
+    state: bytes
+
+
+class Append(Message, frozen=True, gc=False):
+    """`count` records for the log, numbered from `first` within the lease; `records` as records.pack_records makes it."""
+
+    KIND = Kind.APPEND
+    first: int
+    count: int
+    records: bytes
+
+
+class Durable(Message, frozen=True, gc=False):
+    """Everything up to append number `through` is on disk, the last of it at `lsn`; the keeper has folded up to append number `applied`."""
+
+    KIND = Kind.DURABLE
+    through: int
+    lsn: int
+    applied: int
+
+
+class Read(Message, frozen=True):
+    """A question to the keeper."""
+
+    KIND = Kind.READ
+    method: Name
+    args: bytes
+
+
+class Value(Message, frozen=True):
+    """The answer to a READ."""
+
+    KIND = Kind.VALUE
+    value: bytes
+
+
+class Relay(Message, frozen=True):
+    """Outbox entries for shard `target`, numbered densely from `first`; `entries` as records.pack_records makes it."""
+
+    KIND = Kind.RELAY
+    target: Shard
+    first: Number
+    entries: bytes
+
+
+class Deliver(Message, frozen=True):
+    """Outbox entries of shard `source`, numbered densely from `first`."""
+
+    KIND = Kind.DELIVER
+    source: Shard
+    first: Number
+    entries: bytes
+
+
+class RelayAck(Message, frozen=True):
+    """Shard `target` has made durable what shard `source` sent it, up to number `through`."""
+
+    KIND = Kind.RELAY_ACK
+    source: Shard
+    target: Shard
+    through: Number
+
+
+class Return(Message, frozen=True):
+    """The worker hands the lease back: nothing runs, and nothing more will be appended."""
+
+    KIND = Kind.RETURN
+
+
+class Revoked(Message, frozen=True):
+    """The lease of the frame's epoch is over."""
+
+    KIND = Kind.REVOKED
+    reason: str
+
+
+class ClientHello(Message, frozen=True):
+    """A client introduces itself."""
+
+    KIND = Kind.CLIENT_HELLO
+    client: Name
+    features: Number = 0
+
+
+class ClientWelcome(Message, frozen=True):
+    """The shard takes the client's calls."""
+
+    KIND = Kind.CLIENT_WELCOME
+    server: Name
+    shards: Number
+
+
+class Call(Message, frozen=True):
+    """A client's call, from it or forwarded to the worker; `args` is MessagePack that only the worker decodes."""
+
+    KIND = Kind.CALL
+    method: Name
+    args: bytes
+
+
+class Reply(Message, frozen=True):
+    """A call's result."""
+
+    KIND = Kind.REPLY
+    value: bytes
+
+
+class Cancel(Message, frozen=True):
+    """The client no longer waits for the request of the frame's head. The call may have its effect all the same."""
+
+    KIND = Kind.CANCEL
+
+
+class Adopt(Message, frozen=True):
+    """The shard process takes over a connection, whose socket comes with the frame and whose preface was read."""
+
+    KIND = Kind.ADOPT
+    preface: bytes
+
+
+class Ring(Message, frozen=True):
+    """The shard process opens a link to shard `shard` on the descriptors that come with the frame, and drops an older one."""
+
+    KIND = Kind.RING
+    shard: Shard
+    generation: Number
+
+
+class Ready(Message, frozen=True):
+    """The shard process has recovered its log and takes connections."""
+
+    KIND = Kind.READY
+
+
+class Held(Message, frozen=True):
+    """The shard's lease was granted."""
+
+    KIND = Kind.HELD
+    shard: Shard
+    worker: Name
+    epoch: Number
+
+
+class Free(Message, frozen=True):
+    """Nobody holds the shard's lease."""
+
+    KIND = Kind.FREE
+    shard: Shard
+
+
+class Stop(Message, frozen=True):
+    """The shard process should end, within `grace_ms`."""
+
+    KIND = Kind.STOP
+    grace_ms: Number
+
+
+class Status(Message, frozen=True):
+    """Without facts it asks; the answer bears the same request number and the facts."""
+
+    KIND = Kind.STATUS
+    facts: dict[str, Any] = {}
+
+
+class _Codec(NamedTuple):
+    type: type[Message]
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+
+
+_APPEND = struct.Struct("<QI")
+_DURABLE = struct.Struct("<QQQ")
+
+
+def _encode_append(message: Append) -> bytes:
+    return _APPEND.pack(message.first, message.count) + message.records
+
+
+def _decode_append(body: bytes) -> Append:
+    first, count = _APPEND.unpack_from(body)
+    return Append(first, count, body[_APPEND.size:])
+
+
+def _encode_durable(message: Durable) -> bytes:
+    return _DURABLE.pack(message.through, message.lsn, message.applied)
+
+
+def _decode_durable(body: bytes) -> Durable:
+    return Durable(*_DURABLE.unpack(body))
+
+
+def _codec(kind: type[Message]) -> _Codec:
+    return _Codec(kind, msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(kind).decode)
+
+
+_CODECS: dict[int, _Codec] = {kind.KIND: _codec(kind) for kind in Message.__subclasses__()}
+_CODECS[Kind.APPEND] = _Codec(Append, _encode_append, _decode_append)
+_CODECS[Kind.DURABLE] = _Codec(Durable, _encode_durable, _decode_durable)
+assert set(_CODECS) == set(Kind), "every kind has exactly one message"
+
+# Descriptors that come with a frame: a connection's socket; regions, doorbells and life line of a link.
+_DESCRIPTORS: dict[int, int] = {Kind.ADOPT: 1, Kind.RING: 5}
+
+
+def encode(message: Message, request: int = 0, shard: int = 0, epoch: int = 0) -> bytes:
+    """The bytes of the frame that carries the message. Raises Rejected when it is larger than any peer would take."""
+    kind = message.KIND
+    return encode_frame(kind, _CODECS[kind].encode(message), request, shard, epoch)
+
+
+def decode(frame: Frame) -> Message:
+    """The message that the frame carries. Raises ProtocolError that names the kind, and the field at fault."""
+    codec = _CODECS.get(frame.kind)
+    if codec is None:
+        raise ProtocolError(f"a frame of kind {frame.kind} is unknown to this version: upgrade the older side", kind=frame.kind)
+    try:
+        message: Message = codec.decode(frame.body)
+    except (msgspec.DecodeError, struct.error, RecursionError) as error:
+        raise _malformed(codec.type, error) from error
+    return message
+
+
+def descriptors_of(frame: bytes) -> int:
+    """How many descriptors must come with this frame, judged by its kind alone; 0 for bytes too short to be one."""
+    return _DESCRIPTORS.get(frame[8], 0) if len(frame) > 8 else 0
+
+
+_PATH = re.compile(r" - at `\$\[(\d+)\]")
+_TOO_SHORT = re.compile(r"of at least length \d+, got (\d+)$")
+
+
+def _malformed(kind: type[Message], error: Exception) -> ProtocolError:
+    name, field = kind.KIND.name, _field_at_fault(kind, str(error))
+    place = f'field "{field}" of {name}' if field else f"the body of {name}"
+    return ProtocolError(f"{place} is malformed: {error}", kind=name, field=field)
+
+
+def _field_at_fault(kind: type[Message], text: str) -> str:
+    found = _PATH.search(text) or _TOO_SHORT.search(text)
+    fields = kind.__struct_fields__
+    return fields[int(found[1])] if found and int(found[1]) < len(fields) else ""
