@@ -14,6 +14,14 @@ PAYLOAD_BYTES_MAX = 4 * MIB
 RECORD_BYTES_MAX = PAYLOAD_BYTES_MAX + 64 * KIB
 # One frame on any connection: at least a record with its envelope.
 FRAME_BYTES_MAX = 8 * MIB
+# A ring between two processes. The least is a page, the default holds what a busy shard sends in a few ms.
+RING_BYTES_MIN = 4 * KIB
+RING_BYTES_DEFAULT = 1 * MIB
+RING_BYTES_MAX = 64 * MIB
+# One packet between processes of a server: it must fit a Unix socket's buffer, which is about 200 KiB.
+PACKET_BYTES_MAX = 64 * KIB
+# Descriptors that come with one packet: a link has five; the kernel allows 253.
+PACKET_DESCRIPTORS_MAX = 16
 # One batch of the log: at least a frame's worth of records.
 BATCH_BYTES_MAX = 16 * MIB
 # One segment file: a few of the largest batches and the header.
@@ -24,3 +32,23 @@ SHARDS_MAX = 1024
 
 assert PAYLOAD_BYTES_MAX < RECORD_BYTES_MAX < FRAME_BYTES_MAX < BATCH_BYTES_MAX
 assert BATCH_BYTES_MAX + 64 * KIB <= SEGMENT_BYTES_MIN <= SEGMENT_BYTES_DEFAULT
+
+# A duration: a hundred years. A longer one is a mistake of units, and twice this still fits every time stamp in milliseconds.
+DURATION_MS_MAX = 36_500 * 86_400_000
+# Attempts of a step and occurrences that a record counts: a count fits 32 bits.
+ATTEMPTS_MAX = (1 << 31) - 1
+# Payloads nested deeper than this come from a mistake; the readers of every process can follow this far.
+NESTING_MAX = 200
+
+# A failure is for people to read and for code to catch. Text beyond these is cut in the middle, and says so.
+FAILURE_MESSAGE_CHARS_MAX = 8 * KIB
+FAILURE_TRACEBACK_CHARS_MAX = 16 * KIB
+FAILURE_FRAMES_MAX = 64
+# One argument or attribute as JSON; a larger one is kept as the beginning of its repr.
+FAILURE_VALUE_BYTES_MAX = 4 * KIB
+FAILURE_VALUES_MAX = 64
+# Exceptions in one failure: causes, contexts and members of groups together.
+FAILURE_NODES_MAX = 64
+FAILURE_BYTES_MAX = 512 * KIB
+
+assert FAILURE_BYTES_MAX < PAYLOAD_BYTES_MAX
