@@ -50,7 +50,7 @@ class Grant(_Record, tag=1):
 
 
 class Start(_Record, tag=2):
-    """A run began. `behaviour` names the asyncio behaviour of the interpreter that ran it first."""
+    """A run began. `behaviour` names the asyncio behaviour of the interpreter that ran it first; `seed` feeds ctx.random()."""
 
     run: int
     at: int
@@ -67,6 +67,7 @@ class Start(_Record, tag=2):
     source: Source | None = None
     origin: int | None = None
     scheduled_at: int | None = None
+    seed: int = 0
 
 
 class StepDone(_Record, tag=3):
@@ -149,7 +150,10 @@ class ChildDone(_Record, tag=9):
 
 
 class Send(_Record, tag=10):
-    """The code (or the end of a run, then `op` is empty) sends to another workflow: message `no` to shard `to`."""
+    """The code (or the end of a run, then `op` is empty) sends to another workflow: message `no` to shard `to`.
+
+    With `child`, only the run that is this operation's child is meant, not a later one of the same ID.
+    """
 
     run: int
     at: int
@@ -160,7 +164,7 @@ class Send(_Record, tag=10):
     id: str
     name: str = ""
     payload: bytes = b""
-    target_run: int | None = None
+    child: str = ""
 
 
 class CancelRequested(_Record, tag=11):

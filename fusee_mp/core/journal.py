@@ -1,0 +1,154 @@
+# One run's journal: what was recorded, what the code may ask, and what is fed to it next.
+#
+# The guarantee: code that asks for the same operations gets the same outcomes in the same order, live and in replay.
+# Rule 1: an operation's identity is the path of the task that asks and its count within that task, with its kind and name.
+# Rule 2: outcomes are fed in journal order, one at a time, each only when the code can make no further progress.
+# Rule 3: what the code asks for is recorded in the turn in which it asks, so before the next outcome. While recorded
+#         outcomes remain, an operation of a recorded kind that the journal lacks is therefore a mismatch, at once.
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+from fusee_mp.core import records as r
+from fusee_mp.errors import NonDeterminismError
+
+H = TypeVar("H")
+
+
+class Journal(Generic[H]):
+    """The machine. `H` is whatever the host keeps for an open operation, usually the future that waits for its outcome."""
+
+    __slots__ = ("start", "size", "now", "open", "closed", "_known", "_asked", "_pending", "_attempts", "fed")
+
+    def __init__(self, start: r.Start) -> None:
+        self.start = start
+        self.size = 1
+        self.now = start.at
+        self.fed = 0
+        self.open: dict[str, H] = {}
+        self.closed: set[str] = set()  # asked, then given up by the code: a late outcome of it is dropped
+        self._known: dict[str, tuple[str, str, int]] | None = None
+        self._asked: dict[str, r.Timer | r.Child | r.Send | r.Attributes] | None = None
+        self._pending: deque[r.Outcome] = deque()
+        self._attempts: dict[str, r.Attempt] = {}
+
+    @classmethod
+    def recover(cls, journal: Iterable[r.RunRecord]) -> Journal[H]:
+        """A journal that first hands over what these records hold. They begin with the run's start."""
+        rest = iter(journal)
+        start = next(rest, None)
+        if not isinstance(start, r.Start):
+            raise NonDeterminismError(f"a journal begins with a start record, this one with {start!r}")
+        self: Journal[H] = cls(start)
+        self._known, self._asked = {}, {}
+        for record in rest:
+            self.size += 1
+            self._remember(record)
+        return self
+
+    def _remember(self, record: r.RunRecord) -> None:
+        assert self._known is not None and self._asked is not None
+        if isinstance(record, r.StepDone):
+            self._known[record.op] = ("step", record.name, self.size)
+            if record.status != "cancelled":
+                self._pending.append(record)
+        elif isinstance(record, r.OUTCOMES):
+            self._pending.append(record)
+        elif isinstance(record, r.Attempt):
+            self._known[record.op] = ("step", record.name, self.size)
+            self._attempts[record.op] = record
+        elif isinstance(record, r.ASKED) and record.op:
+            self._known[record.op] = (*_identity(record), self.size)
+            self._asked[record.op] = record
+
+    @property
+    def replaying(self) -> bool:
+        """Recorded outcomes remain to be handed over."""
+        return bool(self._pending)
+
+    def ask(self, op: str, kind: str, name: str, where: str = "") -> r.Timer | r.Child | r.Send | r.Attributes | None:
+        """The code asks for this operation: returns what was recorded of the asking, or None when it is to be recorded now.
+
+        Raises NonDeterminismError when the journal holds something else there.
+        """
+        if self._known is None:
+            return None
+        found = self._known.get(op)
+        if found is not None and found[:2] != (kind, name):
+            raise self._mismatch(op, f"{found[0]} {found[1]!r}", f"{kind} {name!r}", found[2], where)
+        assert self._asked is not None
+        if found is None and self._pending and kind in RECORDED_KINDS:
+            raise self._mismatch(op, "nothing", f"{kind} {name!r}", self.fed + 1, where)
+        return self._asked.pop(op, None)
+
+    def attempt(self, op: str) -> r.Attempt | None:
+        """The last recorded attempt of a step without an outcome."""
+        return self._attempts.pop(op, None) if self._attempts else None
+
+    def next(self) -> r.Outcome | None:
+        """The next recorded outcome; None once the code has seen them all."""
+        if self._pending:
+            return self._pending.popleft()
+        return None
+
+    def live(self) -> None:
+        """Nothing is left to hand over. What the journal still knows belongs to operations the code has asked for."""
+        if self._known is not None and not self._asked:
+            self._known = None
+
+    def take(self, outcome: r.Outcome) -> H | None:
+        """The waiter of an outcome with an operation, closing it; None when the code has given the operation up.
+
+        Raises NonDeterminismError when the code never asked for it.
+        """
+        self.fed += 1
+        if outcome.at > self.now:
+            self.now = outcome.at
+        op = outcome.op if not isinstance(outcome, (r.Signal, r.CancelRequested)) else ""
+        waiter = self.open.pop(op, None)
+        if waiter is None and op not in self.closed:
+            raise self._mismatch(op, _describe(outcome), "nothing of the kind", self.fed, "")
+        return waiter
+
+    def pass_time(self, outcome: r.Outcome) -> None:
+        """An outcome without an operation (a signal, a cancel) is being fed."""
+        self.fed += 1
+        if outcome.at > self.now:
+            self.now = outcome.at
+
+    def close(self, op: str) -> None:
+        """The code no longer waits for this operation."""
+        if self.open.pop(op, None) is not None:
+            self.closed.add(op)
+
+    def _mismatch(self, op: str, has: str, wants: str, position: int, where: str) -> NonDeterminismError:
+        at = f" ({where})" if where else ""
+        return NonDeterminismError(
+            f'workflow "{self.start.type}" asked for {wants} as operation {op}{at}, where its journal has {has} at position {position}.'
+            " The code was changed since this run began. Guard the change with ctx.patched(..), run the old code until its runs"
+            " have ended, or reset the run to a step before the change.",
+            workflow=self.start.type, id=self.start.id, run=self.start.run, op=op, position=position, journal=has, code=wants,
+            where=where,
+        )
+
+
+# Recorded in the turn in which they are asked for (rule 3). A step leaves its first record with its outcome.
+RECORDED_KINDS = frozenset(("timer", "child", "send", "attributes"))
+
+
+def _identity(record: r.Timer | r.Child | r.Send | r.Attributes) -> tuple[str, str]:
+    if isinstance(record, r.Timer):
+        return "timer", record.name
+    if isinstance(record, r.Child):
+        return "child", record.type
+    if isinstance(record, r.Send):
+        return "send", f"{record.kind} {record.name}".rstrip()
+    return "attributes", ""
+
+
+def _describe(outcome: r.Outcome) -> str:
+    if isinstance(outcome, r.StepDone):
+        return f"the outcome of step {outcome.name!r}"
+    return f"a {r.KIND[type(outcome)]} record"

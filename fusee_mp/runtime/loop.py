@@ -1,0 +1,280 @@
+# The event loop that workflow code sees: plain asyncio, with an order that replay repeats.
+#
+# Rule 1: callbacks run in the order in which they were scheduled; there is no selector and no other source of events.
+# Rule 2: time stands still between outcomes: `time()` is the time of the last record handed over.
+# Rule 3: tasks and futures are hashed by their creation number, so a set of them has one order (asyncio's TaskGroup aborts its
+#         children through a set).
+# Rule 4: a task's path names it: the n-th child of its parent, from the root. An operation is a path and a count.
+# Rule 5: what cannot be repeated (threads, sockets, processes) is refused at the call.
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio import events
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+if TYPE_CHECKING:
+    from fusee_mp.runtime.run import Run
+
+TURN_CALLBACKS_MAX: Final = 100_000
+
+
+class Sealed(BaseException):
+    """Thrown into code that must not go on: its run was dropped, or asked for what its journal does not hold."""
+
+
+class Blocked(Exception):
+    """A turn did not come to an end."""
+
+
+class Refused(RuntimeError):
+    """Workflow code asked for something that replay cannot repeat."""
+
+
+class RunTask(asyncio.Task[Any]):
+    """A task of workflow code; `path` and `count` give its operations their identity."""
+
+    number: int
+    path: str
+    left = False  # main ended before it, and it was cancelled for that
+    count: list[int]  # operations asked, child tasks made; shared with the caller that is blocked on this task
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class RunFuture(asyncio.Future[Any]):
+    number: int
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class Handle:
+    """A scheduled callback; what `call_soon` returns."""
+
+    __slots__ = ("_callback", "_args", "_context", "_cancelled")
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def run(self) -> None:
+        if not self._cancelled:
+            self._context.run(self._callback, *self._args)
+
+
+class TimerHandle(Handle):
+    """A durable timer; its callback is scheduled when the record that it fired is fed."""
+
+    __slots__ = ("op", "due_ms", "_run")
+
+    def __init__(self, run: Run, due_ms: int, callback: Callable[..., object], args: tuple[Any, ...], context: Context) -> None:
+        super().__init__(callback, args, context)
+        self._run = run
+        self.due_ms = due_ms
+        self.op = ""
+
+    def when(self) -> float:
+        return self.due_ms / 1000
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            self._run.journal.close(self.op)
+
+    def deliver(self, _record: object, _value: object) -> None:
+        self._run.loop.ready.append(self)
+
+
+class RunLoop(asyncio.AbstractEventLoop):
+    """The loop of one run. All loops of a shard share `ready`: it is empty whenever no run is being pumped."""
+
+    def __init__(self, run: Run, ready: deque[Handle]) -> None:
+        self.run = run
+        self.ready = ready
+        self._numbers = 0
+        self._roots = 0
+        self._callback_ops = [0, 0]
+
+    # What asyncio asks of a loop.
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def time(self) -> float:
+        return self.run.journal.now / 1000
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
+        handle = Handle(callback, args, copy_context() if context is None else context)
+        self.ready.append(handle)
+        return handle
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
+        # A float of seconds since 1970 is exact to 0.25 us, so whole milliseconds need this tolerance before rounding up.
+        due_ms = -int(-(when * 1000 - 0.01) // 1)
+        if due_ms <= self.run.journal.now:
+            return self.call_soon(callback, *args, context=context)
+        handle = TimerHandle(self.run, due_ms, callback, args, copy_context() if context is None else context)
+        self.run.ask_timer(handle, "")
+        return handle
+
+    def create_future(self) -> RunFuture:
+        future = RunFuture(loop=self)
+        self._numbers += 1
+        future.number = self._numbers
+        return future
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None, **_: Any) -> RunTask:  # type: ignore[override]
+        self._numbers += 1
+        task = RunTask.__new__(RunTask)
+        task.number = self._numbers
+        parent: RunTask | None = asyncio.current_task(self)  # type: ignore[assignment]
+        if parent is None:
+            self._roots += 1
+            task.path, task.count = ("" if self._roots == 1 else f"r{self._roots}/"), [0, 0]
+        elif _maker() == "wait_for":
+            # On 3.11 wait_for makes a task, later it does not; its caller is blocked on it, so both are one line of control.
+            task.path, task.count = parent.path, parent.count
+        else:
+            parent.count[1] += 1
+            task.path, task.count = f"{parent.path}{parent.count[1]}/", [0, 0]
+        task.__init__(coro, loop=self, name=name, context=context)  # type: ignore[misc]
+        self.run.task_made(task)
+        return task
+
+    def get_task_factory(self) -> None:
+        return None
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self.run.complain(context)
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.run.complain(context)
+
+    async def fusee_step(self, step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What awaiting a called `@step` does in this loop: a durable step."""
+        context = self.run.context
+        if context is None:
+            raise Sealed
+        return await context.call_step(step, args, kwargs)
+
+    # What the runtime asks of it.
+
+    def next_op(self) -> str:
+        """The identity of the operation that is being asked for."""
+        task: RunTask | None = asyncio.current_task(self)  # type: ignore[assignment]
+        if task is None:
+            self._callback_ops[0] += 1
+            return f"c/{self._callback_ops[0]}"
+        count = task.count
+        count[0] += 1
+        return f"{task.path}{count[0]}"
+
+    def drain(self) -> None:
+        """Run the code until it can make no further progress.
+
+        Call it from a plain callback, never from a task. Raises Blocked when the turn does not end.
+        """
+        ready = self.ready
+        if not ready:
+            return
+        outer = events._get_running_loop()
+        events._set_running_loop(None)
+        events._set_running_loop(self)
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(None, self._close_generator)
+        left = TURN_CALLBACKS_MAX
+        try:
+            while ready:
+                handle = ready.popleft()
+                try:
+                    handle.run()
+                except (SystemExit, KeyboardInterrupt):
+                    pass  # its task holds it: it ends the run, not the process
+                left -= 1
+                if not left:
+                    raise Blocked(f"more than {TURN_CALLBACKS_MAX} callbacks without waiting for anything")
+        finally:
+            ready.clear()
+            sys.set_asyncgen_hooks(*hooks)
+            events._set_running_loop(outer)
+
+    def _close_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        if not self.run.sealed:
+            self.create_task(generator.aclose())
+
+
+def _maker() -> str:
+    """The public asyncio function that is making a task, if it is one whose use matters; raises Refused for as_completed on
+    coroutines, which it starts in the order of a set."""
+    frame = sys._getframe(2)
+    while frame and frame.f_code.co_name == "create_task":
+        frame = frame.f_back  # type: ignore[assignment]
+    while frame and frame.f_globals.get("__name__") == "asyncio.tasks":
+        code = frame.f_code
+        if code.co_name == "wait_for":
+            return "wait_for"
+        if code.co_qualname.split(".<")[0] in ("as_completed", "_AsCompletedIterator.__init__"):
+            raise Refused(
+                "asyncio.as_completed starts coroutines in no fixed order, so replay could not repeat it:"
+                " give it tasks made with asyncio.create_task, in the order you want"
+            )
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+def _refuse(name: str, instead: str) -> Callable[..., NoReturn]:
+    def refused(self: RunLoop, *_: Any, **__: Any) -> NoReturn:
+        raise Refused(f"{name} does not work inside a workflow, where replay could not repeat it: {instead}")
+
+    return refused
+
+
+_IN_STEP: Final = "do it in a step"
+_REFUSED: Final = {
+    "run_in_executor": "a `def` step runs in a thread",
+    "call_soon_threadsafe": "nothing outside may wake workflow code; send a signal",
+    "run_forever": "await instead", "run_until_complete": "await instead", "stop": "return instead", "close": "return instead",
+    "add_reader": _IN_STEP, "remove_reader": _IN_STEP, "add_writer": _IN_STEP, "remove_writer": _IN_STEP,
+    "add_signal_handler": _IN_STEP, "remove_signal_handler": _IN_STEP,
+    "set_task_factory": "the order of tasks is the runtime's", "set_default_executor": _IN_STEP, "set_debug": _IN_STEP,
+}
+_REFUSED_COROUTINES: Final = (
+    "create_connection", "create_server", "create_unix_connection", "create_unix_server", "create_datagram_endpoint",
+    "connect_accepted_socket", "connect_read_pipe", "connect_write_pipe", "subprocess_exec", "subprocess_shell", "getaddrinfo",
+    "getnameinfo", "sendfile", "sock_accept", "sock_connect", "sock_recv", "sock_recv_into", "sock_sendall", "sock_sendfile",
+    "sock_recvfrom", "sock_recvfrom_into", "sock_sendto", "start_tls",
+)
+for _name, _instead in _REFUSED.items():
+    setattr(RunLoop, _name, _refuse(_name, _instead))
+for _name in _REFUSED_COROUTINES:
+    setattr(RunLoop, _name, _refuse(_name, _IN_STEP))
+
+Body = Coroutine[Any, Any, Any]

@@ -1,0 +1,36 @@
+"""What the runtime asks of workflow definitions; the SDK's definitions provide it."""
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from fusee_mp.runtime.run import Run
+
+
+class RunContext(Protocol):
+    """What workflow code holds of its run."""
+
+    async def call_step(self, step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def forget(self) -> None:
+        """The run left memory: let go of it."""
+
+
+class Registered(Protocol):
+    """A workflow that can be run here."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    def context(self, run: Run) -> RunContext: ...
+    def call(self, context: Any, input: bytes) -> Coroutine[Any, Any, Any]:
+        """The body, not begun. Raises PayloadError when the input does not fit."""
+    def encode_result(self, value: Any) -> bytes:
+        """Raises PayloadError when the result cannot be carried."""
+
+
+class Registry(Protocol):
+    def get(self, name: str) -> Registered | None: ...
+    def names(self) -> str:
+        """The registered names, for messages."""

@@ -1,0 +1,388 @@
+# One run in memory: its code, its journal, and the turn in which both move.
+#
+# A turn feeds one outcome and lets the code go on until it can make no further progress; then the next, recorded ones first.
+# Rule 1: an outcome is recorded before it is fed, and fed in the order in which it was recorded.
+# Rule 2: the steps that the code asks for begin after the turn, through the gate: the last record of this run.
+# Rule 3: a run that cannot go on (its code is missing, asks for something else than its journal holds, or does not yield) is set
+#         aside with its reason. Its code is dropped; what arrives for it is still recorded.
+# Rule 4: dropped code is sealed before its coroutines are closed, here and not by the garbage collector: every operation that
+#         clean-up code tries raises Sealed and has no effect.
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio import events
+from collections import deque
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Final
+
+from fusee_mp.core import records as r
+from fusee_mp.core.journal import Journal
+from fusee_mp.errors import FuseeError, NonDeterminismError, UnknownWorkflow
+from fusee_mp.payload.failure import encode_failure
+from fusee_mp.runtime.loop import Blocked, RunLoop, RunTask, Sealed, TimerHandle
+from fusee_mp.runtime.steps import UNSET, StepCall
+
+if TYPE_CHECKING:
+    from fusee_mp.runtime.children import ChildCall
+    from fusee_mp.runtime.registry import Registered, RunContext
+    from fusee_mp.runtime.shard_runtime import ShardRuntime
+
+BEHAVIOUR: Final = f"cpython-{sys.version_info.major}.{sys.version_info.minor}"
+
+
+class Run:
+    """A run and its code. `number` is unique within the shard; `gate` is the LSN of its last record."""
+
+    __slots__ = (
+        "shard", "number", "id", "journal", "loop", "context", "registered", "main", "tasks", "fresh", "gate", "steps", "signals",
+        "signal_waiters", "cancel_asked", "is_over", "sealed", "broken", "quarantined", "children", "quiet", "touched_ms",
+        "complaints", "parked_lsn",
+    )
+
+    def __init__(self, shard: ShardRuntime, journal: Journal[Any], registered: Registered | None, gate: int) -> None:
+        start = journal.start
+        self.shard = shard
+        self.number = start.run
+        self.id = start.id
+        self.journal = journal
+        self.registered = registered
+        self.loop = RunLoop(self, shard.ready)
+        self.context: RunContext | None = None
+        self.main: RunTask | None = None
+        self.tasks: list[RunTask] = []  # those that main did not itself await may be left when it ends
+        self.fresh: deque[tuple[r.Outcome, Any]] = deque()
+        self.gate = gate
+        self.steps: list[StepCall] = []  # asked in this turn
+        self.signals: dict[str, deque[bytes]] | None = None
+        self.signal_waiters: dict[str, deque[asyncio.Future[bytes]]] | None = None
+        self.children: dict[str, ChildCall] | None = None
+        self.cancel_asked = False
+        self.is_over = False
+        self.sealed = False
+        self.broken: FuseeError | None = None
+        self.quarantined: FuseeError | None = None
+        self.quiet = False
+        self.parked_lsn = 0
+        self.touched_ms = 0
+        self.complaints: list[str] = []
+
+    # Records.
+
+    def tick(self) -> int:
+        """The time of the next record: now, and never before the last one."""
+        now = self.shard.clock()
+        last = self.journal.now
+        return now if now > last else last
+
+    def record(self, record: r.RunRecord) -> None:
+        """Append a record of this run; its next effect waits for it."""
+        self.journal.size += 1
+        self.quiet = False
+        self.gate = self.shard.append(r.encode(record))
+
+    def record_outcome(self, outcome: r.Outcome, value: Any = UNSET) -> None:
+        """Append an outcome and feed it in its turn."""
+        self.record(outcome)
+        self.fresh.append((outcome, value))
+        self.shard.wake(self)
+
+    # The turn.
+
+    def begin(self) -> None:
+        """Make the main task; the next turn runs it. Without code the run is set aside."""
+        if self.registered is None:
+            start = self.journal.start
+            self.broken = UnknownWorkflow(
+                f'workflow "{start.type}" of run "{start.id}" is not registered here (registered: {self.shard.registry.names()});'
+                " run a worker that has it", workflow=start.type, id=start.id,
+            )
+            self.sealed = True
+            return
+        try:
+            self.context = self.registered.context(self)
+            body = self.registered.call(self.context, self.journal.start.input)
+        except Exception as e:  # an input that the workflow's annotation does not accept
+            self.finish("failed", encode_failure(e))
+            return
+        previous = events._get_running_loop()
+        events._set_running_loop(None)
+        events._set_running_loop(self.loop)
+        try:
+            self.main = self.loop.create_task(body, context=Context())
+        finally:
+            events._set_running_loop(previous)
+
+    def pump(self) -> None:
+        """Feed what there is, one outcome at a time; then let the asked steps begin. Only the shard calls this."""
+        if self.is_over or self.quarantined is not None:
+            return
+        try:
+            if not self.sealed:
+                self._turns()
+        except Blocked as e:
+            self.broken = FuseeError(f'workflow "{self.journal.start.type}" does not yield: {e}{_where_blocked(self)}')
+        except NonDeterminismError as e:
+            self.broken = e
+        if self.broken is not None:
+            self.shard.quarantine(self, self.broken)
+        elif not self.is_over:
+            self._begin_steps()
+
+    def _turns(self) -> None:
+        journal, loop, fresh = self.journal, self.loop, self.fresh
+        self.shard.turn_began(self)
+        try:
+            loop.drain()
+            while not self._settled():
+                outcome = journal.next()
+                if outcome is not None:
+                    self._feed(outcome, UNSET)
+                elif fresh:
+                    outcome, value = fresh.popleft()
+                    self._feed(outcome, value)
+                else:
+                    journal.live()
+                    return
+                loop.drain()
+        finally:
+            self.shard.turn_ended()
+
+    def _feed(self, outcome: r.Outcome, value: Any) -> None:
+        kind = type(outcome)
+        if kind is r.Signal:
+            self.journal.pass_time(outcome)
+            self._signalled(outcome.name, outcome.payload)  # type: ignore[union-attr]
+        elif kind is r.CancelRequested:
+            self.journal.pass_time(outcome)
+            self._cancel(outcome.reason)  # type: ignore[union-attr]
+        else:
+            waiter = self.journal.take(outcome)
+            if waiter is not None:
+                waiter.deliver(outcome, value)
+
+    def _settled(self) -> bool:
+        """True when no further outcome may be fed: the run has ended or is broken."""
+        if self.broken is not None:
+            return True
+        main = self.main
+        if main is None or not main.done():
+            return False
+        while self.tasks:
+            self.tasks = [task for task in self.tasks if not task.done()]
+            if not self._cancel_left():
+                break
+        if self.tasks:
+            return False  # their clean-up waits for something
+        self._end(main)
+        return True
+
+    def _cancel_left(self) -> bool:
+        """Main has ended: cancel what it left behind, in the order it was made. True when that may have ended some."""
+        left = [task for task in self.tasks if not task.left]
+        for task in left:
+            task.left = True
+            if not task.cancelling():
+                task.cancel("the workflow's main function has ended")
+        if left:
+            self.loop.drain()
+        return bool(left)
+
+    def _begin_steps(self) -> None:
+        if self.steps and not self.journal.replaying:
+            calls, self.steps = self.steps, []
+            shard, gate, still_open = self.shard, self.gate, self.journal.open
+            for call in calls:
+                if still_open.get(call.op) is call:
+                    shard.hold(gate, call.begin)
+
+    # How it ends.
+
+    def _end(self, main: RunTask) -> None:
+        if main.cancelled():
+            self.finish("cancelled", b"", self._cancel_reason(main))
+            return
+        error = main.exception()
+        if isinstance(error, Sealed):
+            return
+        if error is not None:
+            self.finish("failed", encode_failure(error))
+            return
+        assert self.registered is not None
+        try:
+            payload = self.registered.encode_result(main.result())
+        except Exception as e:
+            self.finish("failed", encode_failure(e))
+        else:
+            self.finish("ok", payload)
+
+    def _cancel_reason(self, main: RunTask) -> str:
+        try:
+            main.result()
+        except asyncio.CancelledError as e:
+            return str(e.args[0]) if e.args else ""
+        return ""
+
+    def finish(self, status: r.FinalStatus, payload: bytes, reason: str = "", request: str = "", source: r.Source | None = None) -> None:
+        """Record the end. The parent hears of it, and the children that are still open feel their close policy."""
+        self.is_over = True
+        self.shard.finish(self, status, payload, reason, request, source)
+
+    def drop(self) -> None:
+        """Take the code out of memory without an effect. On the loop's thread, never inside a turn of this run."""
+        if self.loop is None:
+            return
+        self.sealed = True
+        for waiter in list(self.journal.open.values()):
+            if isinstance(waiter, StepCall):
+                waiter.stop_body()
+        tasks = self.tasks if self.main is None else [self.main, *self.tasks]
+        previous = events._get_running_loop()
+        events._set_running_loop(None)
+        events._set_running_loop(self.loop)
+        try:
+            for task in tasks:
+                _close(task)
+        finally:
+            events._set_running_loop(previous)
+            self.shard.ready.clear()
+        # Break the cycles here, so that the collector never meets a coroutine of ours.
+        self.journal.open.clear()
+        self.tasks, self.main, self.steps = [], None, []
+        self.signal_waiters = self.children = None
+        if self.context is not None:
+            self.context.forget()
+            self.context = None
+
+    # What the loop and the context ask for.
+
+    def check_open(self) -> None:
+        if self.sealed:
+            raise Sealed
+
+    def ask(self, op: str, kind: str, name: str) -> r.Timer | r.Child | r.Send | r.Attributes | None:
+        """Journal.ask, with the line that asked when it is a mismatch. A mismatch ends the code at once."""
+        self.check_open()
+        try:
+            return self.journal.ask(op, kind, name)
+        except NonDeterminismError:
+            self.sealed = True
+            try:
+                self.journal.ask(op, kind, name, _asking_line())
+            except NonDeterminismError as e:
+                self.broken = e
+            raise Sealed from None
+
+    def ask_timer(self, handle: TimerHandle, name: str) -> None:
+        op = self.loop.next_op()
+        found = self.ask(op, "timer", name)
+        handle.op = op
+        if isinstance(found, r.Timer):
+            handle.due_ms = found.due
+        else:
+            self.record(r.Timer(self.number, self.tick(), op, name, handle.due_ms))
+        self.journal.open[op] = handle
+        self.shard.timers.add(handle.due_ms, (self, handle))
+        self.shard.arm()
+
+    def fire(self, handle: TimerHandle) -> None:
+        """A timer's time has come."""
+        if self.journal.open.get(handle.op) is handle and self.quarantined is None:
+            self.record_outcome(r.Fired(self.number, max(self.tick(), handle.due_ms), handle.op))
+
+    def task_made(self, task: RunTask) -> None:
+        if self.sealed:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            task.get_coro().close()  # type: ignore[union-attr]
+            raise Sealed
+        if self.main is not None:
+            self.tasks.append(task)
+            if len(self.tasks) >= 64 and not len(self.tasks) & 63:
+                self.tasks = [task for task in self.tasks if not task.done()]
+
+    def complain(self, context: dict[str, Any]) -> None:
+        """What asyncio reports of this run's code: kept for the log, said once when the run ends."""
+        if not self.sealed and len(self.complaints) < 8:
+            self.complaints.append(str(context.get("message")))
+
+    # Arrivals.
+
+    def _signalled(self, name: str, payload: bytes) -> None:
+        waiters = self.signal_waiters.get(name) if self.signal_waiters else None
+        while waiters:
+            waiter = waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(payload)
+                return
+        self.buffer(name).append(payload)
+
+    def buffer(self, name: str) -> deque[bytes]:
+        """The signals of this name that arrived and were not taken."""
+        if self.signals is None:
+            self.signals = {}
+        return self.signals.setdefault(name, deque())
+
+    def signal_waiter(self, name: str) -> asyncio.Future[bytes]:
+        if self.signal_waiters is None:
+            self.signal_waiters = {}
+        future: asyncio.Future[bytes] = asyncio.Future(loop=self.loop)
+        self.signal_waiters.setdefault(name, deque()).append(future)
+        return future
+
+    def _cancel(self, reason: str) -> None:
+        if self.cancel_asked or self.main is None:
+            return
+        self.cancel_asked = True
+        main = self.main
+        if main.cancel(reason):
+            self.loop.drain()
+            # So that a timeout or a TaskGroup in clean-up code does not take this old request for one of its own.
+            main.uncancel()
+
+    # What it waits for.
+
+    @property
+    def next_due(self) -> int | None:
+        """When the first of its timers is due."""
+        dues = [w.due_ms for w in self.journal.open.values() if isinstance(w, TimerHandle)]
+        return min(dues) if dues else None
+
+    @property
+    def is_quiet(self) -> bool:
+        """It waits only for timers, signals and children: nothing runs for it."""
+        if self.is_over or self.fresh or self.steps or self.quarantined is not None:
+            return False
+        return not any(isinstance(w, StepCall) for w in self.journal.open.values())
+
+
+def _close(task: RunTask) -> None:
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    if task.done():
+        return
+    body = task.get_coro()
+    for _ in range(8):  # code that answers the closing with another await is asked again, then left
+        try:
+            body.close()  # type: ignore[union-attr]
+        except RuntimeError:
+            continue
+        except BaseException:
+            pass
+        return
+
+
+def _asking_line() -> str:
+    """File and line of the workflow code that is asking: the innermost frame that is neither ours nor asyncio's."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith(("fusee_mp.", "asyncio.")):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+def _where_blocked(run: Run) -> str:
+    for task in ([run.main] if run.main else []) + run.tasks:
+        if not task.done() and (stack := task.get_stack(limit=1)):
+            return f" ({stack[0].f_code.co_filename}:{stack[0].f_lineno})"
+    return ""
