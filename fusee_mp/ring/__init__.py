@@ -1,0 +1,1 @@
+"""Shared-memory rings between processes of one host, and descriptors passed between them. Linux on x86-64."""
