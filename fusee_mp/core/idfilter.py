@@ -65,6 +65,11 @@ class IdFilter:
         return len(self._layers)
 
     @property
+    def layer_bytes(self) -> list[int]:
+        """The size of what `layer` returns, for each."""
+        return [_HEADER.size + len(layer.bits) for layer in self._layers]
+
+    @property
     def newest_capacity(self) -> int:
         return self._newest.capacity
 

@@ -20,13 +20,14 @@ H = TypeVar("H")
 class Journal(Generic[H]):
     """The machine. `H` is whatever the host keeps for an open operation, usually the future that waits for its outcome."""
 
-    __slots__ = ("start", "size", "now", "open", "closed", "_known", "_asked", "_pending", "_attempts", "fed")
+    __slots__ = ("start", "size", "now", "open", "closed", "_known", "_asked", "_pending", "_attempts", "fed", "replaying")
 
     def __init__(self, start: r.Start) -> None:
         self.start = start
         self.size = 1
         self.now = start.at
         self.fed = 0
+        self.replaying = False  # until the code has had its turn with the last recorded outcome
         self.open: dict[str, H] = {}
         self.closed: set[str] = set()  # asked, then given up by the code: a late outcome of it is dropped
         self._known: dict[str, tuple[str, str, int]] | None = None
@@ -42,7 +43,7 @@ class Journal(Generic[H]):
         if not isinstance(start, r.Start):
             raise NonDeterminismError(f"a journal begins with a start record, this one with {start!r}")
         self: Journal[H] = cls(start)
-        self._known, self._asked = {}, {}
+        self._known, self._asked, self.replaying = {}, {}, True
         for record in rest:
             self.size += 1
             self._remember(record)
@@ -63,11 +64,6 @@ class Journal(Generic[H]):
             self._known[record.op] = (*_identity(record), self.size)
             self._asked[record.op] = record
 
-    @property
-    def replaying(self) -> bool:
-        """Recorded outcomes remain to be handed over."""
-        return bool(self._pending)
-
     def ask(self, op: str, kind: str, name: str, where: str = "") -> r.Timer | r.Child | r.Send | r.Attributes | None:
         """The code asks for this operation: returns what was recorded of the asking, or None when it is to be recorded now.
 
@@ -83,6 +79,10 @@ class Journal(Generic[H]):
             raise self._mismatch(op, "nothing", f"{kind} {name!r}", self.fed + 1, where)
         return self._asked.pop(op, None)
 
+    def knows(self, op: str) -> bool:
+        """Something is recorded of this operation."""
+        return self._known is not None and op in self._known
+
     def attempt(self, op: str) -> r.Attempt | None:
         """The last recorded attempt of a step without an outcome."""
         return self._attempts.pop(op, None) if self._attempts else None
@@ -94,9 +94,16 @@ class Journal(Generic[H]):
         return None
 
     def live(self) -> None:
-        """Nothing is left to hand over. What the journal still knows belongs to operations the code has asked for."""
-        if self._known is not None and not self._asked:
-            self._known = None
+        """The code has had its turn with everything recorded. Raises NonDeterminismError when it left out what it once asked for."""
+        if not self.replaying:
+            return
+        self.replaying = False
+        if self._asked:
+            op, record = next(iter(self._asked.items()))
+            kind, name = _identity(record)
+            assert self._known is not None
+            raise self._mismatch(op, f"{kind} {name!r}", "nothing of the kind", self._known[op][2], "")
+        self._known = self._asked = None
 
     def take(self, outcome: r.Outcome) -> H | None:
         """The waiter of an outcome with an operation, closing it; None when the code has given the operation up.

@@ -24,6 +24,10 @@ class Outbox:
         self._next: dict[int, int] = dict(next_numbers)
         self._waiting: dict[int, deque[tuple[int, bytes]]] = {}
 
+    def start_at(self, to: int, no: int) -> None:
+        """The next message to this shard will bear this number."""
+        self._next[to] = no
+
     def number(self, to: int) -> int:
         """The number of the next message to this shard, now taken."""
         no = self._next.get(to, 1)

@@ -249,9 +249,21 @@ class Attributes(_Record, tag=19):
     values: bytes
 
 
+class Refused(_Record, tag=20):
+    """A child could not be started: message `no` to shard `to` tells its parent why."""
+
+    at: int
+    id: str
+    to: int
+    no: int
+    parent: Parent
+    failure: bytes
+    source: Source
+
+
 Record: TypeAlias = (
     Grant | Start | StepDone | Attempt | Timer | Fired | Signal | Child | ChildDone | Send | CancelRequested | Done
-    | Quiet | Skipped | Acked | Quarantined | Unquarantined | Deleted | Attributes
+    | Quiet | Skipped | Acked | Quarantined | Unquarantined | Deleted | Attributes | Refused
 )
 Outcome: TypeAlias = StepDone | Fired | Signal | ChildDone | CancelRequested
 RunRecord: TypeAlias = (
@@ -261,16 +273,16 @@ RunRecord: TypeAlias = (
 
 OUTCOMES: Final = (StepDone, Fired, Signal, ChildDone, CancelRequested)
 ASKED: Final = (Timer, Child, Send, Attributes)
-MESSAGES: Final = (Child, Send, Done)
+MESSAGES: Final = (Child, Send, Done, Refused)
 # What a journal shows under these words; `describe` and exports use them.
 KIND: Final[dict[type[Struct], str]] = {
     Grant: "grant", Start: "start", StepDone: "step", Attempt: "attempt", Timer: "timer", Fired: "fired", Signal: "signal",
     Child: "child", ChildDone: "child_done", Send: "send", CancelRequested: "cancel", Done: "done", Quiet: "quiet",
     Skipped: "skipped", Acked: "acked", Quarantined: "quarantined", Unquarantined: "unquarantined", Deleted: "deleted",
-    Attributes: "attributes",
+    Attributes: "attributes", Refused: "refused",
 }
 # Kept in the log and folded, but no part of a journal.
-NOT_IN_JOURNAL: Final = (Grant, Quiet, Skipped, Acked, Deleted)
+NOT_IN_JOURNAL: Final = (Grant, Quiet, Skipped, Acked, Deleted, Refused)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -21,6 +21,11 @@ class Timers(Generic[K]):
     def add(self, due_ms: int, key: K) -> None:
         self._added += 1
         heapq.heappush(self._heap, (due_ms, self._added, key))
+
+    def keep(self, wanted: Callable[[K], bool]) -> None:
+        """Forget every deadline that is not wanted."""
+        self._heap = [entry for entry in self._heap if wanted(entry[2])]
+        heapq.heapify(self._heap)
 
     @property
     def next_due(self) -> int | None:

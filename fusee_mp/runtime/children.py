@@ -5,7 +5,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from fusee_mp.core import records as r
-from fusee_mp.core.placement import shard_of
 from fusee_mp.errors import BY_CODE, Cancelled, ChildFailed, FuseeError, Terminated, TimedOut, WorkflowFailed
 from fusee_mp.payload.converter import Codec
 from fusee_mp.payload.failure import rebuild_failure
@@ -79,15 +78,12 @@ def ask_child(
     op = run.loop.next_op()
     call = ChildCall(run, op, id, codec, close)
     if run.ask(op, "child", type_name) is None:
-        to = shard_of(id, run.shard.shards)
-        no = run.shard.outbox.number(to)
+        to, no = run.shard.mail.address(id)
         record = r.Child(run.number, run.tick(), op, to, no, id, type_name, input, close, timeout_ms)
         run.record(record)
         run.shard.mail.post(run.id, to, no, r.encode(record), run.gate)
+        run.child_asked(op, id, close)
     run.journal.open[op] = call
-    if run.children is None:
-        run.children = {}
-    run.children[op] = call
     return call
 
 
@@ -99,15 +95,7 @@ def ask_send(run: Run, kind: str, id: str, name: str, payload: bytes, child: str
 
 
 def send(run: Run, op: str, kind: Any, id: str, name: str = "", payload: bytes = b"", child: str = "") -> None:
-    to = shard_of(id, run.shard.shards)
-    no = run.shard.outbox.number(to)
+    to, no = run.shard.mail.address(id)
     record = r.Send(run.number, run.tick(), op, to, no, kind, id, name, payload, child)
     run.record(record)
     run.shard.mail.post(run.id, to, no, r.encode(record), run.gate)
-
-
-def close_children(run: Run) -> None:
-    """The run ends: what its open children feel of it."""
-    for call in (run.children or {}).values():
-        if call.is_open and call.close != "abandon":
-            send(run, "", "terminate" if call.close == "terminate" else "cancel", call.id, child=call.op)

@@ -100,6 +100,13 @@ class TimerHandle(Handle):
             self._cancelled = True
             self._run.journal.close(self.op)
 
+    @property
+    def is_open(self) -> bool:
+        return self._run.journal.open.get(self.op) is self
+
+    def due(self) -> None:
+        self._run.fire(self)
+
     def deliver(self, _record: object, _value: object) -> None:
         self._run.loop.ready.append(self)
 

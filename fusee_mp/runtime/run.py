@@ -13,6 +13,7 @@ import asyncio
 import sys
 from asyncio import events
 from collections import deque
+from collections.abc import Callable, Iterable
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,11 +21,13 @@ from fusee_mp.core import records as r
 from fusee_mp.core.journal import Journal
 from fusee_mp.errors import FuseeError, NonDeterminismError, UnknownWorkflow
 from fusee_mp.payload.failure import encode_failure
+from fusee_mp.runtime import children as children_of
 from fusee_mp.runtime.loop import Blocked, RunLoop, RunTask, Sealed, TimerHandle
-from fusee_mp.runtime.steps import UNSET, StepCall
+from fusee_mp.runtime.steps import UNSET, Options, StepCall
 
 if TYPE_CHECKING:
-    from fusee_mp.runtime.children import ChildCall
+    from fusee_mp.payload.converter import Codec
+    from fusee_mp.runtime.calls import Outcome
     from fusee_mp.runtime.registry import Registered, RunContext
     from fusee_mp.runtime.shard_runtime import ShardRuntime
 
@@ -36,8 +39,8 @@ class Run:
 
     __slots__ = (
         "shard", "number", "id", "journal", "loop", "context", "registered", "main", "tasks", "fresh", "gate", "steps", "signals",
-        "signal_waiters", "cancel_asked", "is_over", "sealed", "broken", "quarantined", "children", "quiet", "touched_ms",
-        "complaints", "parked_lsn",
+        "signal_waiters", "cancel_asked", "is_over", "sealed", "broken", "quarantined", "quiet", "touched_ms",
+        "complaints", "parked_lsn", "left_memory", "outcome", "said_quarantined", "_open_children",
     )
 
     def __init__(self, shard: ShardRuntime, journal: Journal[Any], registered: Registered | None, gate: int) -> None:
@@ -56,7 +59,6 @@ class Run:
         self.steps: list[StepCall] = []  # asked in this turn
         self.signals: dict[str, deque[bytes]] | None = None
         self.signal_waiters: dict[str, deque[asyncio.Future[bytes]]] | None = None
-        self.children: dict[str, ChildCall] | None = None
         self.cancel_asked = False
         self.is_over = False
         self.sealed = False
@@ -64,6 +66,10 @@ class Run:
         self.quarantined: FuseeError | None = None
         self.quiet = False
         self.parked_lsn = 0
+        self.left_memory = False
+        self.outcome: Outcome | None = None
+        self.said_quarantined = ""
+        self._open_children: dict[str, tuple[str, r.ClosePolicy]] | None = None
         self.touched_ms = 0
         self.complaints: list[str] = []
 
@@ -126,27 +132,32 @@ class Run:
             self.broken = e
         if self.broken is not None:
             self.shard.quarantine(self, self.broken)
-        elif not self.is_over:
-            self._begin_steps()
+        else:
+            if self.said_quarantined and not self.is_over and not self.journal.replaying:
+                self.said_quarantined = ""
+                self.record(r.Unquarantined(self.number, self.tick()))
+            if not self.is_over:
+                self._begin_steps()
 
     def _turns(self) -> None:
         journal, loop, fresh = self.journal, self.loop, self.fresh
-        self.shard.turn_began(self)
+        shard = self.shard
+        shard.turn, shard.turns = self, shard.turns + 1
         try:
             loop.drain()
             while not self._settled():
                 outcome = journal.next()
                 if outcome is not None:
                     self._feed(outcome, UNSET)
-                elif fresh:
-                    outcome, value = fresh.popleft()
-                    self._feed(outcome, value)
                 else:
                     journal.live()
-                    return
+                    if not fresh:
+                        return
+                    outcome, value = fresh.popleft()
+                    self._feed(outcome, value)
                 loop.drain()
         finally:
-            self.shard.turn_ended()
+            shard.turn = None
 
     def _feed(self, outcome: r.Outcome, value: Any) -> None:
         kind = type(outcome)
@@ -158,6 +169,8 @@ class Run:
             self._cancel(outcome.reason)  # type: ignore[union-attr]
         else:
             waiter = self.journal.take(outcome)
+            if kind is r.ChildDone:
+                self.child_ended(outcome.op)  # type: ignore[union-attr]
             if waiter is not None:
                 waiter.deliver(outcome, value)
 
@@ -192,8 +205,13 @@ class Run:
         if self.steps and not self.journal.replaying:
             calls, self.steps = self.steps, []
             shard, gate, still_open = self.shard, self.gate, self.journal.open
+            now = shard.clock()
             for call in calls:
-                if still_open.get(call.op) is call:
+                if still_open.get(call.op) is not call:
+                    continue
+                if call.retry_at > now:
+                    shard.timers.add(call.retry_at, call)
+                else:
                     shard.hold(gate, call.begin)
 
     # How it ends.
@@ -228,6 +246,34 @@ class Run:
         self.is_over = True
         self.shard.finish(self, status, payload, reason, request, source)
 
+    def remember(self, records: Iterable[r.Record]) -> None:
+        """What a recovered journal says beyond what is replayed."""
+        for record in records:
+            if isinstance(record, r.Quarantined):
+                self.said_quarantined = record.message
+            elif isinstance(record, r.Unquarantined):
+                self.said_quarantined = ""
+            elif isinstance(record, r.Child):
+                self.child_asked(record.op, record.id, record.close)
+            elif isinstance(record, r.ChildDone):
+                self.child_ended(record.op)
+
+    def child_asked(self, op: str, id: str, close: r.ClosePolicy) -> None:
+        if self._open_children is None:
+            self._open_children = {}
+        self._open_children[op] = (id, close)
+
+    def child_ended(self, op: str) -> None:
+        if self._open_children is not None:
+            self._open_children.pop(op, None)
+
+    def close_children(self) -> None:
+        """The run ends: what its open children feel of it."""
+        children, self._open_children = self._open_children or {}, None
+        for op, (id, close) in children.items():
+            if close != "abandon":
+                children_of.send(self, "", close, id, child=op)
+
     def drop(self) -> None:
         """Take the code out of memory without an effect. On the loop's thread, never inside a turn of this run."""
         if self.loop is None:
@@ -249,7 +295,7 @@ class Run:
         # Break the cycles here, so that the collector never meets a coroutine of ours.
         self.journal.open.clear()
         self.tasks, self.main, self.steps = [], None, []
-        self.signal_waiters = self.children = None
+        self.signal_waiters = None
         if self.context is not None:
             self.context.forget()
             self.context = None
@@ -273,6 +319,28 @@ class Run:
                 self.broken = e
             raise Sealed from None
 
+    def ask_step(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, codec: Codec) -> StepCall:
+        """A step is asked for: its body begins after the turn."""
+        op = self.loop.next_op()
+        self.ask(op, "step", name)
+        call = StepCall(self, op, name, fn, args, kwargs, options, codec)
+        last = self.journal.attempt(op)
+        if last is not None:
+            call.attempt, call.retry_at = last.attempt, last.retry_at
+        self.journal.open[op] = call
+        self.steps.append(call)
+        return call
+
+    def abandon_step(self, call: StepCall) -> None:
+        """The code no longer waits for this step."""
+        if self.sealed or not call.is_open:
+            return
+        known = self.journal.knows(call.op)
+        self.journal.close(call.op)
+        call.stop_body()
+        if not known:
+            self.record(r.StepDone(self.number, self.tick(), call.op, call.name, call.attempt, "cancelled", b""))
+
     def ask_timer(self, handle: TimerHandle, name: str) -> None:
         op = self.loop.next_op()
         found = self.ask(op, "timer", name)
@@ -282,8 +350,7 @@ class Run:
         else:
             self.record(r.Timer(self.number, self.tick(), op, name, handle.due_ms))
         self.journal.open[op] = handle
-        self.shard.timers.add(handle.due_ms, (self, handle))
-        self.shard.arm()
+        self.shard.timers.add(handle.due_ms, handle)
 
     def fire(self, handle: TimerHandle) -> None:
         """A timer's time has come."""

@@ -47,11 +47,14 @@ class Options(Protocol):
 class StepCall:
     """One operation of the kind "step", from the moment the code asks until it has the outcome."""
 
-    __slots__ = ("run", "op", "name", "fn", "args", "kwargs", "options", "codec", "future", "attempt", "began_ms", "body", "timer", "generation")
+    __slots__ = (
+        "run", "op", "name", "fn", "args", "kwargs", "options", "codec", "future", "attempt", "began_ms", "body", "timer",
+        "generation", "retry_at",
+    )
 
     def __init__(
         self, run: Run, op: str, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
-        options: Options, codec: Codec, future: asyncio.Future[Any],
+        options: Options, codec: Codec,
     ) -> None:
         self.run = run
         self.op = op
@@ -61,8 +64,9 @@ class StepCall:
         self.kwargs = kwargs
         self.options = options
         self.codec = codec
-        self.future = future
+        self.future: asyncio.Future[Any] = asyncio.Future(loop=run.loop)
         self.attempt = 0
+        self.retry_at = 0
         self.began_ms = run.journal.now
         self.body: asyncio.Future[Any] | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -192,8 +196,8 @@ class StepCall:
             run.record_outcome(r.StepDone(run.number, now, self.op, self.name, self.attempt, "failed", failure), UNSET)
         else:
             run.record(r.Attempt(run.number, now, self.op, self.name, self.attempt, failure, now + wait))
-            run.shard.timers.add(now + wait, (run, self))
-            run.shard.arm()
+            run.shard.timers.add(now + wait, self)
+            run.shard.work()
 
     def _wait_ms(self, error: BaseException) -> int | None:
         policy, left = self.options.retry, self._left_ms()

@@ -1,0 +1,52 @@
+"""What a shard's runtime needs of the place where its log is: embedded in the same process, or in a shard process far away."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+
+class Home(Protocol):
+    def append(self, records: bytes, count: int) -> None:
+        """Append framed records to the log. Their LSNs follow on; the runtime hears of them through `ShardRuntime.durable`."""
+
+    @property
+    def refusal(self) -> str:
+        """Why new work cannot be taken now (the disk is nearly full, the keeper lags), or empty."""
+
+    def relay(self, to: int, messages: Sequence[tuple[int, bytes]]) -> None:
+        """Send (number, message) on to the holder of another shard (or of this one). It may be lost; the sender sends again."""
+
+    def relay_ack(self, sender: int, through: int) -> None:
+        """Tell the sending shard that its messages up to this number are durable here."""
+
+    async def read(self, method: str, args: tuple[Any, ...], min_lsn: int = 0) -> Any:
+        """Ask the keeper, once it has applied `min_lsn`. Raises Unavailable when that takes too long."""
+
+
+class Metrics:
+    """Counters of one shard's runtime; they only rise."""
+
+    __slots__ = ("starts", "attempts", "finished", "loads", "parked", "records", "calls")
+
+    def __init__(self) -> None:
+        self.starts = self.attempts = self.finished = self.loads = self.parked = self.records = self.calls = 0
+
+
+class Found(Struct, array_like=True, gc=False):
+    """The newest run of an ID, as the store has it."""
+
+    run: int
+    id: str
+    type: str
+    status: str
+    payload: bytes
+    reason: str
+
+    @property
+    def is_open(self) -> bool:
+        return self.status in OPEN_STATUSES
+
+
+OPEN_STATUSES = frozenset(("running", "suspended", "parked", "paused", "quarantined"))

@@ -1,0 +1,225 @@
+# Messages between this shard and the others (the rules stand in core/postbox.py).
+#
+# What comes from one shard is taken strictly in its order: while one message waits for a run to be loaded, the later ones of the
+# same sender wait behind it, since the position that is recorded with an arrival covers everything before it.
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from fusee_mp.core import records as r
+from fusee_mp.core.placement import shard_of
+from fusee_mp.core.postbox import Inbox, Outbox
+from fusee_mp.errors import AlreadyExists, FuseeError, UnknownWorkflow
+from fusee_mp.payload.failure import encode_failure
+from fusee_mp.runtime.calls import Entry
+from fusee_mp.runtime.home import Found
+from fusee_mp.runtime.run import Run
+
+if TYPE_CHECKING:
+    from fusee_mp.runtime.shard_runtime import ShardRuntime
+
+RESEND_AFTER_MS: Final = 1_000
+
+
+class Mail:
+    """The outbox and inbox of one shard, at work."""
+
+    def __init__(self, shard: ShardRuntime) -> None:
+        self._shard = shard
+        self.outbox: Outbox = shard.outbox
+        self.inbox = Inbox()
+        self._queues: dict[int, deque[r.Message]] = {}
+        self._leaving: dict[int, list[tuple[int, bytes]]] = {}
+        self._acks: dict[int, int] = {}
+        self._acked: dict[int, int] = {}
+        self._last_sent_ms = 0
+
+    # Out.
+
+    def address(self, id: str) -> tuple[int, int]:
+        """The shard of an ID, and the number of the message to it that is about to be recorded."""
+        to = shard_of(id, self._shard.shards)
+        return to, self.outbox.number(to)
+
+    def post(self, id: str, to: int, no: int, record: bytes, lsn: int) -> None:
+        """A message record stands at `lsn`: it leaves when that is durable."""
+        message = r.encode_message(r.Message(self._shard.shard, no, id, record))
+        self.outbox.put(to, no, message)
+        self._shard.hold(lsn, self._leave, to, no, message)
+
+    def _leave(self, to: int, no: int, message: bytes) -> None:
+        self._leaving.setdefault(to, []).append((no, message))
+
+    def flush(self) -> None:
+        """Hand on what has become free to leave; called at the end of the shard's work."""
+        if self._leaving:
+            leaving, self._leaving = self._leaving, {}
+            self._last_sent_ms = self._shard.clock()
+            for to, messages in leaving.items():
+                self._shard.home.relay(to, messages)
+        if self._acks:
+            acks, self._acks = self._acks, {}
+            for sender, through in acks.items():
+                self._shard.home.relay_ack(sender, through)
+
+    def acknowledged(self, to: int, through: int) -> None:
+        if self.outbox.acknowledged(to, through):
+            self._acked[to] = through
+
+    def tend(self) -> None:
+        """Now and then: record what was acknowledged, and send again what should have been."""
+        for to, through in self._acked.items():
+            self._shard.append(r.encode(r.Acked(to, through)))
+        self._acked.clear()
+        if len(self.outbox) and self._shard.clock() - self._last_sent_ms >= RESEND_AFTER_MS:
+            self.resend()
+
+    @property
+    def needs_tending(self) -> bool:
+        return bool(self._acked) or bool(len(self.outbox))
+
+    def resend(self) -> None:
+        self._last_sent_ms = self._shard.clock()
+        for to in self.outbox.waiting():
+            self._shard.home.relay(to, self.outbox.first(to))
+
+    # In.
+
+    def deliver(self, sender: int, messages: Sequence[bytes]) -> None:
+        """Messages of one sending shard arrived, in their order, perhaps not for the first time."""
+        queue = self._queues.get(sender)
+        waiting = queue is not None
+        if queue is None:
+            queue = self._queues[sender] = deque()
+        queue.extend(map(r.decode_message, messages))
+        if not waiting:
+            self._next(sender)
+
+    def _next(self, sender: int) -> None:
+        """Take the sender's messages until one has to wait for a run."""
+        queue = self._queues[sender]
+        while queue:
+            message = queue[0]
+            if message.no <= self.inbox.taken(sender):
+                queue.popleft()
+                self._ack(sender, self._shard.lsn)
+            elif message.no > self.inbox.taken(sender) + 1:
+                queue.popleft()  # comes too early: the sender begins again from the one that is missing
+            elif self._take(message):
+                continue
+            else:
+                return
+        del self._queues[sender]
+
+    def _take(self, message: r.Message) -> bool:
+        """Begin with the sender's next message. True when it is done already."""
+        source = r.Source(message.shard, message.no)
+        try:
+            record = r.decode(message.record)
+        except msgspec.DecodeError as e:
+            self._skip(source, f"not a record: {e}")
+            return self._taken(source)
+        done = False
+        handled_at_once = True
+
+        def entered(entry: Entry) -> None:
+            nonlocal done
+            if isinstance(entry, FuseeError):
+                # The store did not answer. Nothing is taken: the sender sends again.
+                self._queues.pop(source.shard, None)
+                return
+            self._arrived(message, record, source, entry)
+            done = self._taken(source)
+            if not handled_at_once:
+                self._next(source.shard)
+
+        if isinstance(record, r.Child):
+            self._shard.with_id(record.id, entered)
+        else:
+            id = record.id if isinstance(record, r.Send) else _parent_id(record)
+            self._shard.with_run(id, entered)
+        handled_at_once = False
+        return done
+
+    def _taken(self, source: r.Source) -> bool:
+        self.inbox.take(source.shard, source.no)
+        queue = self._queues[source.shard]
+        assert queue[0].no == source.no
+        queue.popleft()
+        self._ack(source.shard, self._shard.lsn)
+        return True
+
+    def _ack(self, sender: int, lsn: int) -> None:
+        self._shard.hold(lsn, self._ack_durable, sender, self.inbox.taken(sender))
+
+    def _ack_durable(self, sender: int, through: int) -> None:
+        self._acks[sender] = max(through, self._acks.get(sender, 0))
+
+    def _skip(self, source: r.Source, reason: str) -> None:
+        self._shard.append(r.encode(r.Skipped(self._shard.clock(), source, reason)))
+
+    def _arrived(self, message: r.Message, record: r.Record, source: r.Source, entry: Run | Found | None) -> None:
+        if isinstance(record, r.Child):
+            self._start_child(message, record, source, entry)
+            return
+        run = entry if isinstance(entry, Run) and not entry.is_over else None
+        if isinstance(record, r.Send):
+            self._send_arrived(message, record, source, run)
+        elif isinstance(record, (r.Done, r.Refused)) and record.parent is not None:
+            if run is None or run.number != record.parent.run:
+                self._skip(source, f'the parent "{record.parent.id}" has ended')
+            elif isinstance(record, r.Done):
+                run.record_outcome(r.ChildDone(run.number, run.tick(), record.parent.op, record.status, record.payload, source))
+            else:
+                run.record_outcome(r.ChildDone(run.number, run.tick(), record.parent.op, "refused", record.failure, source))
+        else:
+            self._skip(source, f"a {r.KIND[type(record)]} record is no message")
+
+    def _send_arrived(self, message: r.Message, record: r.Send, source: r.Source, run: Run | None) -> None:
+        if run is None or not _is_meant(record, message, run):
+            self._skip(source, f'{record.kind} to "{record.id}": no open run has this ID')
+        elif record.kind == "signal":
+            run.record_outcome(r.Signal(run.number, run.tick(), record.name, record.payload, source=source))
+        elif record.kind == "cancel":
+            reason = record.payload.decode() or f'cancelled by workflow "{message.id}"'
+            run.record_outcome(r.CancelRequested(run.number, run.tick(), reason, source=source))
+        else:
+            run.finish("terminated", b"", f'its parent "{message.id}" has ended', source=source)
+
+    def _start_child(self, message: r.Message, child: r.Child, source: r.Source, entry: Run | Found | None) -> None:
+        shard = self._shard
+        parent = r.Parent(message.shard, message.id, child.run, child.op)
+        if isinstance(entry, Run) and not entry.is_over or isinstance(entry, Found) and entry.is_open:
+            self._refuse(parent, child, source, AlreadyExists(
+                f'child "{child.id}" was not started: a run of this ID is open already. Give the child an ID of its own', id=child.id))
+        elif shard.registry.get(child.type) is None:
+            self._refuse(parent, child, source, UnknownWorkflow(
+                f'child "{child.id}" was not started: workflow "{child.type}" is not registered where it would run'
+                f" (registered: {shard.registry.names()})", workflow=child.type))
+        else:
+            now = shard.clock()
+            deadline = None if child.timeout_ms is None else now + child.timeout_ms
+            shard.calls.new_run(r.Start(
+                0, now, child.id, child.type, child.input, deadline=deadline, parent=parent, close=child.close, source=source))
+
+    def _refuse(self, parent: r.Parent, child: r.Child, source: r.Source, error: FuseeError) -> None:
+        shard = self._shard
+        to, no = self.address(parent.id)
+        data = r.encode(r.Refused(shard.clock(), child.id, to, no, parent, encode_failure(error), source))
+        self.post(child.id, to, no, data, shard.append(data))
+
+
+def _is_meant(record: r.Send, message: r.Message, run: Run) -> bool:
+    if not record.child:
+        return True
+    parent = run.journal.start.parent
+    return parent is not None and parent.id == message.id and parent.run == record.run and parent.op == record.child
+
+
+def _parent_id(record: r.Record) -> str:
+    parent = record.parent if isinstance(record, (r.Done, r.Refused)) else None
+    return parent.id if parent is not None else ""

@@ -1,0 +1,184 @@
+# Which runs are in memory.
+#
+# A run that waits only for timers, signals and children is quiet; a record says so, so that a takeover need not load it. Quiet for
+# `park_after`, it is parked: its code is dropped, and a later arrival or timer loads it again.
+# Rule 1: a run, its ID and its timers leave memory only when the keeper has applied its last record.
+# Rule 2: a run that left is found by reading the store, never by remembering it.
+# Rule 3: timers due within `horizon` stay here when their run leaves; later ones are read from the store before they are due.
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from fusee_mp.core import records as r
+from fusee_mp.core.journal import Journal
+from fusee_mp.runtime.home import Found
+from fusee_mp.runtime.run import Run
+
+if TYPE_CHECKING:
+    from fusee_mp.runtime.shard_runtime import ShardRuntime
+
+PAGE_MS: Final = 60_000
+PAGE_RUNS: Final = 256
+DEAD_TIMERS_MAX: Final = 4_096
+
+
+class ParkedTimer:
+    """A timer of a run that is not in memory: when it is due, the run is loaded."""
+
+    __slots__ = ("shard", "id", "at_ms")
+
+    def __init__(self, shard: ShardRuntime, id: str, at_ms: int) -> None:
+        self.shard = shard
+        self.id = id
+        self.at_ms = at_ms
+
+    @property
+    def is_open(self) -> bool:
+        return True
+
+    def due(self) -> None:
+        # Loading asks for its timers again, and those that are due fire at once.
+        self.shard.with_run(self.id, lambda _: None)
+
+
+class Deadline:
+    """The time by which a run must have ended."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    @property
+    def is_open(self) -> bool:
+        return not self.run.is_over and not self.run.left_memory
+
+    def due(self) -> None:
+        if self.is_open:
+            self.run.finish("timed_out", b"", "its deadline has passed")
+
+
+class Residence:
+    """Marks runs quiet, parks them, and lets finished ones go."""
+
+    def __init__(self, shard: ShardRuntime, park_after_ms: int | None) -> None:
+        self._shard = shard
+        self._park_after_ms = park_after_ms
+        self.touched: dict[int, Run] = {}  # had a turn since the last look
+        self._idle: OrderedDict[int, Run] = OrderedDict()  # quiet, the longest first
+        self._leaving: deque[tuple[int, Run]] = deque()
+        self.horizon_ms = 0
+
+    @property
+    def needs_tending(self) -> bool:
+        return bool(self.touched) or bool(self._idle) and self._park_after_ms is not None
+
+    def tend(self) -> None:
+        """A look at the runs that had a turn, and at those that have been quiet for long."""
+        now = self._shard.clock()
+        touched, self.touched = self.touched, {}
+        for number, run in touched.items():
+            self._idle.pop(number, None)
+            if run.is_quiet and not run.left_memory:
+                if not run.quiet:
+                    self._mark(run, parked=False)
+                run.touched_ms = now
+                self._idle[number] = run
+        if self._park_after_ms is not None:
+            self._park_idle(now - self._park_after_ms)
+
+    def _mark(self, run: Run, parked: bool) -> None:
+        run.gate = self._shard.append(r.encode(r.Quiet(run.number, run.tick(), run.next_due, parked)))
+        run.quiet = True
+
+    def _park_idle(self, before_ms: int) -> None:
+        while self._idle:
+            run = next(iter(self._idle.values()))
+            if run.touched_ms > before_ms:
+                return
+            del self._idle[run.number]
+            if run.quiet and run.is_quiet:
+                self._mark(run, parked=True)
+                run.parked_lsn = run.gate
+                self.leave(run)
+
+    def leave(self, run: Run) -> None:
+        """The run may leave memory once the keeper has applied its last record, if it has no other by then."""
+        self._leaving.append((run.gate, run))
+
+    def applied(self, lsn: int) -> None:
+        while self._leaving and self._leaving[0][0] <= lsn:
+            gate, run = self._leaving.popleft()
+            if run.gate == gate and not run.left_memory:
+                self._let_go(run)
+
+    def _let_go(self, run: Run) -> None:
+        shard = self._shard
+        if not run.is_over:
+            shard.metrics.parked += 1
+            due = run.next_due
+            if due is not None and due <= self.horizon_ms:
+                shard.timers.add(due, ParkedTimer(shard, run.id, due))
+        run.drop()
+        run.left_memory = True
+        shard.forget(run)
+        shard.dead_timers += 1
+        if shard.dead_timers > DEAD_TIMERS_MAX and shard.dead_timers * 2 > len(shard.timers):
+            shard.timers.keep(lambda timer: timer.is_open)
+            shard.dead_timers = 0
+
+    # Back into memory.
+
+    async def load(self, found: Found) -> Run:
+        """Read the run's journal and let its code replay it in the next turn."""
+        journal = await self._shard.home.read("fetch", (found.run,))
+        return self.revive(journal.lsn, journal.data)
+
+    def revive(self, last_lsn: int, data: bytes) -> Run:
+        shard = self._shard
+        shard.metrics.loads += 1
+        records = [r.decode(record) for record in split(data)]
+        journal: Journal[object] = Journal.recover(records)  # type: ignore[arg-type]
+        run = Run(shard, journal, shard.registry.get(journal.start.type), last_lsn)
+        run.remember(records)
+        shard.enter(run)
+        return run
+
+    async def take_over(self) -> None:
+        """Load the runs that have something to do, and read the timers that are due soon. Nothing else."""
+        after = 0
+        while rows := await self._shard.home.read("open_runs", (after, PAGE_RUNS)):
+            for row in rows:
+                if row.run not in self._shard.by_number:
+                    self.revive(row.lsn, row.data)
+                after = row.run
+            self._shard.work()
+        await self.read_timers()
+
+    async def read_timers(self) -> None:
+        """Extend the horizon by a page."""
+        shard = self._shard
+        first, self.horizon_ms = self.horizon_ms, shard.clock() + PAGE_MS
+        after: tuple[int, int] | None = None
+        while rows := await shard.home.read("due", (self.horizon_ms, PAGE_RUNS, after)):
+            for row in rows:
+                after = (row.due, row.run)
+                if row.due > first and row.run not in shard.by_number:
+                    shard.timers.add(row.due, ParkedTimer(shard, row.id, row.due))
+        shard.work()
+
+
+def split(data: bytes) -> Iterator[bytes]:
+    """The records of a journal as the store keeps it: each behind its length."""
+    view, at, end = memoryview(data), 0, len(data)
+    while at < end:
+        size = int.from_bytes(view[at : at + r.LENGTH_BYTES], "little")
+        at += r.LENGTH_BYTES
+        if at + size > end:
+            raise msgspec.DecodeError(f"a journal of {end} bytes ends within the record at {at}")
+        yield bytes(view[at : at + size])
+        at += size

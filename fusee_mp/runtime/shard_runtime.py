@@ -1,0 +1,394 @@
+# The runtime of one shard: its runs, and the only two doors between them and the world.
+#
+# In: calls, messages, timers, ends of step bodies. Each is a plain callback of the ordinary loop that changes something and then
+# lets `work` run: turns of the runs that have something to be fed, effects that have become free, until nothing is left.
+# Out: `append` for records and `hold` for effects.
+# Rule 1: an effect leaves only through `hold`, with the LSN it rests on, once the log is durable through it.
+# Rule 2: the LSN of a record is known when it is appended: between two grants only this runtime's records follow in the log.
+# Rule 3: `work` is never entered twice, so code is never run from within code, and the stack stays flat.
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
+from typing import Any, Final, Protocol
+
+from fusee_mp.core import records as r
+from fusee_mp.core.idfilter import IdFilter, key
+from fusee_mp.core.postbox import Inbox, Outbox
+from fusee_mp.core.timers import Timers
+from fusee_mp.errors import FuseeError, LeaseLost, NonDeterminismError
+from fusee_mp.runtime.calls import Call, Calls, Entry, Outcome, Reply
+from fusee_mp.runtime.eager import EagerStarter
+from fusee_mp.runtime.home import Found, Home, Metrics
+from fusee_mp.runtime.loop import Handle
+from fusee_mp.runtime.mail import Mail
+from fusee_mp.runtime.registry import Registry
+from fusee_mp.runtime.residence import PAGE_MS, Deadline, Residence
+from fusee_mp.runtime.run import Run
+from fusee_mp.store.results import State
+
+TEND_MS: Final = 200
+RECORDS_AHEAD: Final = 256  # so many records go on to the log before the work is done, so that both go on side by side
+ITEMS_A_SLICE: Final = 2_048  # then the ordinary loop gets a turn: sockets, user code
+
+
+class Due(Protocol):
+    """Something with a deadline."""
+
+    @property
+    def is_open(self) -> bool: ...
+    def due(self) -> None: ...
+
+
+class ShardRuntime:
+    def __init__(
+        self, shard: int, shards: int, registry: Registry, home: Home, loop: asyncio.AbstractEventLoop, *,
+        clock: Callable[[], int], draw: Callable[[], float], threads: ThreadPoolExecutor, eager: EagerStarter, base_context: Context,
+        park_after_ms: int | None = 10_000,
+    ) -> None:
+        """`clock` gives milliseconds since the Unix epoch, `draw` a number in [0, 1)."""
+        self.shard = shard
+        self.shards = shards
+        self.registry = registry
+        self.home = home
+        self.loop = loop
+        self.clock = clock
+        self.draw = draw
+        self.threads = threads
+        self.eager = eager
+        self.base_context = base_context
+        self.ready: deque[Handle] = deque()
+        self.by_id: dict[str, Run] = {}
+        self.by_number: dict[int, Run] = {}
+        self.timers: Timers[Due] = Timers()
+        self.dead_timers = 0
+        self.outbox = Outbox()
+        self.mail = Mail(self)
+        self.calls = Calls(self)
+        self.residence = Residence(self, park_after_ms)
+        self.metrics = Metrics()
+        self.filter = IdFilter()
+        self.next_run = 1
+        self.lsn = 0
+        self.durable_lsn = 0
+        self.applied_lsn = 0
+        self.turn: Run | None = None  # whose code is running, for the watch over blocked turns
+        self.turns = 0
+        self.is_closed = False
+        self._out: list[bytes] = []
+        self._held: list[tuple[int, Callable[..., object], tuple[Any, ...]]] = []
+        self._free: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._applied: deque[tuple[int, Callable[[], object]]] = deque()
+        self._runnable: deque[Run] = deque()
+        self._working = False
+        self._lookups: dict[str, deque[tuple[Callable[[Entry], None], bool]]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ms = 0
+        self._tending: asyncio.TimerHandle | None = None
+        self._paging = False
+        self._early: list[Callable[[], object]] | None = []  # what came before the takeover was done
+
+    # Taking over, leaving.
+
+    async def take_over(self, base_lsn: int, state: State) -> None:
+        """Begin where the log ends at `base_lsn`; `state` is the keeper's, with everything up to there applied."""
+        self.lsn = self.durable_lsn = self.applied_lsn = base_lsn
+        self.next_run = state.next_run
+        layers = [await self.home.read("layer", (index,)) for index in range(len(state.filter_layers))]
+        self.filter = IdFilter.from_layers(layers)
+        for to, no in state.outbox:
+            self.outbox.start_at(to, no)
+        self.mail.inbox = Inbox(state.inbox)
+        await self._read_outbox([to for to, _ in state.outbox])
+        await self.residence.take_over()
+        self.mail.resend()
+        early, self._early = self._early or [], None
+        for enter in early:
+            enter()
+        self.work()
+
+    async def _read_outbox(self, targets: list[int]) -> None:
+        for to in targets:
+            after = 0
+            while sent := await self.home.read("outbox", (to, after, 256)):
+                for entry in sent:
+                    self.outbox.put(to, entry.no, r.encode_message(r.Message(self.shard, entry.no, entry.id, entry.record)))
+                    after = entry.no
+
+    def close(self, error: FuseeError | None = None) -> None:
+        """Drop every run without an effect; nothing is recorded any more. Bodies of async steps are cancelled."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        for timer in (self._alarm, self._tending):
+            if timer is not None:
+                timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        for run in list(self.by_number.values()):
+            run.drop()
+        self.calls.fail_all(error or LeaseLost(f"shard {self.shard} has left this process"))
+        self.by_id.clear()
+        self.by_number.clear()
+        self._held.clear()
+        self._free.clear()
+        self._runnable.clear()
+
+    # In.
+
+    def call(self, call: Call, reply: Reply) -> None:
+        self._enter(lambda: self.calls.do(call, reply))
+
+    def deliver(self, sender: int, messages: list[bytes]) -> None:
+        self._enter(lambda: self.mail.deliver(sender, messages))
+
+    def relay_acked(self, to: int, through: int) -> None:
+        self._enter(lambda: self.mail.acknowledged(to, through))
+
+    def _enter(self, enter: Callable[[], object]) -> None:
+        if self.is_closed:
+            return
+        if self._early is not None:
+            self._early.append(enter)
+            return
+        enter()
+        self.work()
+
+    def durable(self, lsn: int) -> None:
+        """The log is durable through `lsn`."""
+        if lsn <= self.durable_lsn or self.is_closed:
+            return
+        self.durable_lsn = lsn
+        held, self._held = self._held, []
+        free, keep = self._free, self._held
+        for entry in held:
+            if entry[0] <= lsn:
+                free.append(entry[1:])
+            else:
+                keep.append(entry)
+        self.work()
+
+    def applied(self, lsn: int) -> None:
+        """The keeper has applied everything up to `lsn`."""
+        if lsn <= self.applied_lsn or self.is_closed:
+            return
+        self.applied_lsn = lsn
+        while self._applied and self._applied[0][0] <= lsn:
+            self._applied.popleft()[1]()
+        self.residence.applied(lsn)
+
+    # Out.
+
+    def append(self, record: bytes) -> int:
+        """Append one record and return its LSN. Not durable yet."""
+        self._out.append(len(record).to_bytes(4, "little"))
+        self._out.append(record)
+        self.lsn += 1
+        self.metrics.records += 1
+        return self.lsn
+
+    def hold(self, lsn: int, effect: Callable[..., object], *args: Any) -> None:
+        """Let an effect out once the log is durable through `lsn`."""
+        if lsn <= self.durable_lsn:
+            self._free.append((effect, args))
+        else:
+            self._held.append((lsn, effect, args))
+
+    def when_applied(self, lsn: int, then: Callable[[], object]) -> None:
+        self._applied.append((lsn, then))
+
+    # Work.
+
+    def wake(self, run: Run) -> None:
+        """The run has something to be fed."""
+        self._runnable.append(run)
+        if not self._working:
+            self.work()
+
+    def work(self) -> None:
+        """Go on until nothing is left to do now, then hand the records and messages on."""
+        if self._working or self.is_closed:
+            return
+        self._working = True
+        left = ITEMS_A_SLICE
+        runnable, free = self._runnable, self._free
+        try:
+            while left:
+                left -= 1
+                if runnable:
+                    run = runnable.popleft()
+                    self.residence.touched[run.number] = run
+                    run.pump()
+                elif free:
+                    effect, args = free.popleft()
+                    effect(*args)
+                else:
+                    break
+                if len(self._out) >= 2 * RECORDS_AHEAD:
+                    self._hand_on()
+        finally:
+            self._working = False
+            self._hand_on()
+            self.mail.flush()
+        if not left:
+            self.loop.call_soon(self.work)
+        self._set_alarm()
+        if self._tending is None and (self.residence.needs_tending or self.mail.needs_tending):
+            self._tending = self.loop.call_later(TEND_MS / 1000, self._tend)
+
+    def _hand_on(self) -> None:
+        if self._out:
+            out, self._out = self._out, []
+            self.home.append(b"".join(out), len(out) // 2)
+
+    def _tend(self) -> None:
+        self._tending = None
+        self.residence.tend()
+        self.mail.tend()
+        self.work()
+
+    # Timers.
+
+    def _set_alarm(self) -> None:
+        due = self.timers.next_due
+        page = self.residence.horizon_ms - PAGE_MS // 2
+        if page > 0 and (due is None or page < due):
+            due = page
+        if due is None or self._alarm is not None and self._alarm_ms <= due:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_ms = due
+        self._alarm = self.loop.call_later(max(0, due - self.clock()) / 1000, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        now = self.clock()
+        for timer in self.timers.pop_due(now):
+            timer.due()
+        if 0 < self.residence.horizon_ms - PAGE_MS // 2 <= now and not self._paging:
+            self._paging = True
+            self.spawn(self._page())
+        self.work()
+
+    async def _page(self) -> None:
+        try:
+            await self.residence.read_timers()
+        finally:
+            self._paging = False
+
+    # Runs.
+
+    def enter(self, run: Run) -> None:
+        """A run is in memory from now on; its code begins, or replays, in the next turn."""
+        self.by_id[run.id] = run
+        self.by_number[run.number] = run
+        self._know(run.id)
+        if run.journal.start.deadline is not None:
+            self.timers.add(run.journal.start.deadline, Deadline(run))
+        run.begin()
+        self.wake(run)
+
+    def _know(self, id: str) -> None:
+        hashed = key(id)
+        if not self.filter.maybe(hashed):
+            self.filter.add(hashed)
+
+    def forget(self, run: Run) -> None:
+        """The run left memory."""
+        self.by_number.pop(run.number, None)
+        if self.by_id.get(run.id) is run:
+            del self.by_id[run.id]
+
+    def finish(
+        self, run: Run, status: r.FinalStatus, payload: bytes, reason: str, request: str, source: r.Source | None
+    ) -> None:
+        """Record a run's end, tell its parent and those who wait, and drop its code."""
+        run.close_children()
+        parent = run.journal.start.parent
+        done = r.Done(run.number, run.tick(), status, payload, reason, request, parent, source=source)
+        if parent is not None:
+            done.to, done.no = self.mail.address(parent.id)
+        data = r.encode(done)
+        run.gate = self.append(data)
+        run.outcome = Outcome(status, payload, reason, run.journal.start.type)
+        if parent is not None:
+            self.mail.post(run.id, done.to, done.no, data, run.gate)
+        self.metrics.finished += 1
+        self.calls.ended(run)
+        run.drop()
+        self.residence.leave(run)
+
+    def quarantine(self, run: Run, error: FuseeError) -> None:
+        """Set a run aside. What arrives for it is recorded; it is tried again when it is next loaded."""
+        if run.quarantined is not None:
+            return
+        run.drop()
+        run.quarantined = error
+        if run.said_quarantined != error.message:
+            position = error.fields.get("position", 0) if isinstance(error, NonDeterminismError) else 0
+            run.record(r.Quarantined(run.number, run.tick(), error.code, error.message, position))
+        self.residence.leave(run)
+
+    # Looking up.
+
+    def with_id(self, id: str, then: Callable[[Entry], None]) -> None:
+        """Call `then` with the newest run of the ID: in memory, as the store has it, or None. In the order of asking."""
+        self._look_up(id, then, False)
+
+    def with_run(self, id: str, then: Callable[[Entry], None]) -> None:
+        """The same, but an open run is loaded first."""
+        self._look_up(id, then, True)
+
+    def _look_up(self, id: str, then: Callable[[Entry], None], load: bool) -> None:
+        queue = self._lookups.get(id)
+        if queue is not None:
+            queue.append((then, load))
+        elif (run := self.by_id.get(id)) is not None:
+            then(run)
+        elif not self.filter.maybe(key(id)):
+            then(None)
+        else:
+            self._lookups[id] = deque([(then, load)])
+            self.spawn(self._find(id))
+
+    async def _find(self, id: str) -> None:
+        queue = self._lookups[id]
+        entry: Entry = None
+        try:
+            row = await self.home.read("find", (id,))
+            entry = None if row is None else Found(row.run, id, row.type, row.status, row.result or b"", row.reason)
+        except FuseeError as e:
+            entry = e
+        while queue:
+            then, load = queue.popleft()
+            entry = self.by_id.get(id, entry)
+            if load and isinstance(entry, Found) and entry.is_open:
+                try:
+                    entry = await self.residence.load(entry)
+                except FuseeError as e:
+                    entry = e
+            then(entry)
+        del self._lookups[id]
+        self.work()
+
+    def ask_keeper(self, method: str, args: tuple[Any, ...], then: Callable[[Any, FuseeError | None], None]) -> None:
+        async def ask() -> None:
+            try:
+                answer = await self.home.read(method, args)
+            except FuseeError as e:
+                then(None, e)
+            else:
+                then(answer, None)
+            self.work()
+
+        self.spawn(ask())
+
+    def spawn(self, body: Coroutine[Any, Any, Any]) -> None:
+        task = self.loop.create_task(body)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
