@@ -52,3 +52,24 @@ FAILURE_NODES_MAX = 64
 FAILURE_BYTES_MAX = 512 * KIB
 
 assert FAILURE_BYTES_MAX < PAYLOAD_BYTES_MAX
+
+# The unit of writing of the log: no flush rewrites one that holds acknowledged bytes. 512 is what every disk writes whole.
+LOG_BLOCK_BYTES = 512
+# The first segment of an open that finds no spare: small, because it is made while somebody waits.
+LOG_STARTER_BYTES = 4 * MIB
+# Space kept back on the disk for the keeper when everything else is full, so that segments come free again.
+LOG_RESERVE_BYTES_DEFAULT = 64 * MIB
+# After so long without a batch an empty one seals the last.
+LOG_SEAL_AFTER_MS = 200
+# Zero-filling ahead in pieces of this size with this pause leaves the flush times of the same disk alone (measured).
+LOG_FILL_PIECE_BYTES = 256 * KIB
+LOG_FILL_PAUSE_MS = 10
+# A full disk is tried again after so long.
+LOG_FULL_RETRY_MS = 1000
+# Flushes move from the helper process into the loop once so many have had their p99 under the first bound, and back at the first
+# one over the second.
+LOG_INLINE_AFTER_FLUSHES = 1000
+LOG_INLINE_P99_MS = 1.0
+LOG_INLINE_WORST_MS = 20.0
+
+assert LOG_STARTER_BYTES < SEGMENT_BYTES_MIN
