@@ -1,0 +1,76 @@
+# Durable execution for Python.
+#
+# Public names only. They are imported when first used: a process of the server that needs the wire format does not pay for the sdk.
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fusee_mp.duration import Duration as Duration
+    from fusee_mp.errors import AlreadyExists as AlreadyExists
+    from fusee_mp.errors import Busy as Busy
+    from fusee_mp.errors import Cancelled as Cancelled
+    from fusee_mp.errors import ChildFailed as ChildFailed
+    from fusee_mp.errors import DamagedLog as DamagedLog
+    from fusee_mp.errors import FuseeError as FuseeError
+    from fusee_mp.errors import LeaseLost as LeaseLost
+    from fusee_mp.errors import NonDeterminismError as NonDeterminismError
+    from fusee_mp.errors import NotFound as NotFound
+    from fusee_mp.errors import PayloadError as PayloadError
+    from fusee_mp.errors import ProtocolError as ProtocolError
+    from fusee_mp.errors import Rejected as Rejected
+    from fusee_mp.errors import StepFailed as StepFailed
+    from fusee_mp.errors import StorageError as StorageError
+    from fusee_mp.errors import StorageFull as StorageFull
+    from fusee_mp.errors import Terminated as Terminated
+    from fusee_mp.errors import TimedOut as TimedOut
+    from fusee_mp.errors import Unavailable as Unavailable
+    from fusee_mp.errors import UnknownWorkflow as UnknownWorkflow
+    from fusee_mp.errors import WorkflowFailed as WorkflowFailed
+    from fusee_mp.sdk.config import Config as Config
+    from fusee_mp.sdk.ctx import ChildHandle as ChildHandle
+    from fusee_mp.sdk.ctx import Ctx as Ctx
+    from fusee_mp.sdk.definitions import Step as Step
+    from fusee_mp.sdk.definitions import Workflow as Workflow
+    from fusee_mp.sdk.definitions import step as step
+    from fusee_mp.sdk.definitions import workflow as workflow
+    from fusee_mp.sdk.handles import Query as Query
+    from fusee_mp.sdk.handles import Signal as Signal
+    from fusee_mp.sdk.handles import Update as Update
+    from fusee_mp.sdk.handles import query as query
+    from fusee_mp.sdk.handles import signal as signal
+    from fusee_mp.sdk.handles import update as update
+    from fusee_mp.sdk.retry import Fatal as Fatal
+    from fusee_mp.sdk.retry import Retry as Retry
+    from fusee_mp.sdk.types import RunDetail as RunDetail
+    from fusee_mp.sdk.types import RunStatus as RunStatus
+
+__version__ = "0.1.0"
+
+# Where each public name stands. A test holds this list and the one above equal.
+_HOMES = {
+    "duration": "Duration",
+    "errors": "AlreadyExists Busy Cancelled ChildFailed DamagedLog FuseeError LeaseLost NonDeterminismError NotFound PayloadError "
+              "ProtocolError Rejected StepFailed StorageError StorageFull Terminated TimedOut Unavailable UnknownWorkflow WorkflowFailed",
+    "sdk.config": "Config",
+    "sdk.ctx": "ChildHandle Ctx",
+    "sdk.definitions": "Step Workflow step workflow",
+    "sdk.handles": "Query Signal Update query signal update",
+    "sdk.retry": "Fatal Retry",
+    "sdk.types": "RunDetail RunStatus",
+}
+_HOME_OF = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names.split()}
+__all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f'package "{__name__}" has no name "{name}". Public are: {", ".join(__all__)}.')
+    value = globals()[name] = getattr(importlib.import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

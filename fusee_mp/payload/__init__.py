@@ -1,0 +1,1 @@
+"""Values and exceptions of user code as JSON bytes, and back."""

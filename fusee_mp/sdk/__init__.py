@@ -1,0 +1,1 @@
+"""What users import: definitions, the engine, the client, the worker and the context of a workflow."""
