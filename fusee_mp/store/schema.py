@@ -1,0 +1,147 @@
+"""The tables of a store, and how connections to it are made.
+
+Shaped for a million rows with random IDs, where a plain schema spends its time on random pages:
+
+- a run's journal is a chain of chunks, appended by rowid and linked backwards, so that folding never visits an old chunk;
+- an ID is found by a 62-bit hash, a third of the size of an index on text; the text decides;
+- type and status share one index, and `tally` says how many rows each pair has, so that a list walks only pairs that exist, in
+  order, and a count by type and status reads no row of `run`;
+- runs with a due timer have a small index of their own, and finished ones one by time, which only grows at its end.
+"""
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from fusee_mp.core.where import OPEN, STATUSES
+from fusee_mp.errors import StorageError
+
+FORMAT: Final = 1
+# "fump" in ASCII: file(1) and we can tell a store from another SQLite file.
+APPLICATION_ID: Final = 0x66756D70
+# The page cache of the connection that folds; given back when idle.
+WRITER_CACHE_KIB: Final = 64 * 1024
+READER_CACHE_KIB: Final = 4 * 1024
+# Pages of 4 KiB after which SQLite moves the WAL into the database: 16 MiB, which takes some 50 ms.
+WAL_PAGES: Final = 4096
+WAL_BYTES_KEPT: Final = 64 << 20
+
+# Statuses as they are stored. Open ones are below FINAL, loaded ones (a worker has them in memory) up to QUARANTINED.
+CODES: Final[dict[str, int]] = {name: code for code, name in enumerate(OPEN)} | {
+    name: code for code, name in enumerate(STATUSES[len(OPEN):], start=10)
+}
+NAMES: Final[dict[int, str]] = {code: name for name, code in CODES.items()}
+RUNNING, QUARANTINED, SUSPENDED, PARKED = (CODES[name] for name in ("running", "quarantined", "suspended", "parked"))
+FINAL: Final = 10
+QUIET: Final = (SUSPENDED, PARKED)
+assert (RUNNING, QUARANTINED) == (0, 1) and max(CODES[name] for name in OPEN) < FINAL
+
+# run: `lsn` is that of the run's last record, `chunk` the last link of its journal, `parent` [shard, id, run, op], times Unix ms.
+# chunk: `lsn` is that of its first record, `offsets` what to add for the others (u32 each), `data` the records with their lengths.
+TABLES: Final = f"""
+create table meta(
+    one integer primary key check (one = 1), applied_lsn int not null, segment int not null, offset int not null,
+    position_lsn int not null, checkpoint_lsn int not null, epoch int not null, next_run int not null,
+    filter_run int not null, strays int not null, stray_lsn int not null);
+insert into meta values(1, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0);
+create table type(type integer primary key, name text not null unique);
+create table run(
+    run integer primary key, hash int not null, type int not null, status int not null, started int not null, due int,
+    finished int, deadline int, chunk int, lsn int not null, id text not null, request text not null, parent text,
+    attributes text, reason text not null, result blob);
+create index run_hash on run(hash);
+create index run_kind on run(type, status);
+create index run_due on run(due) where due is not null;
+create index run_finished on run(finished) where finished is not null;
+create table chunk(pos integer primary key, run int not null, prev int, lsn int not null, offsets blob, data blob not null);
+create table request(
+    hash int not null, lsn int not null, run int not null, key text not null, primary key(hash, lsn)) without rowid;
+create table outbox(
+    shard int not null, no int not null, run int not null, id text not null, record blob not null,
+    primary key(shard, no)) without rowid;
+create table peer(shard integer primary key, taken int not null, next_no int not null, acked int not null);
+create table tally(type int not null, status int not null, n int not null, primary key(type, status)) without rowid;
+create table filter(layer integer primary key, data blob not null);
+create table status(status integer primary key, name text not null);
+insert into status values {", ".join(f"({code}, '{name}')" for name, code in CODES.items())};
+create view runs as select
+    run, id, type.name as workflow, status.name as status, datetime(started / 1000, 'unixepoch') as started,
+    datetime(finished / 1000, 'unixepoch') as finished, datetime(due / 1000, 'unixepoch') as due, attributes, reason,
+    lsn, request, parent, deadline, result
+    from run join type using(type) join status using(status);
+pragma application_id = {APPLICATION_ID};
+pragma user_version = {FORMAT};
+"""
+
+
+def open_writer(path: Path | str) -> sqlite3.Connection:
+    """The connection that folds, on a store that is made if it is not there. Raises StorageError when the file is not a store."""
+    is_new = str(path) == ":memory:" or not os.path.exists(path)
+    try:
+        connection = _connect(str(path), uri=False)
+        connection.execute("pragma journal_mode = wal")
+        connection.execute("pragma synchronous = normal")
+        connection.execute(f"pragma cache_size = -{WRITER_CACHE_KIB}")
+        connection.execute(f"pragma wal_autocheckpoint = {WAL_PAGES}")
+        connection.execute(f"pragma journal_size_limit = {WAL_BYTES_KEPT}")
+        _make_or_check(connection, path)
+    except sqlite3.Error as e:
+        raise StorageError(f'store "{path}" cannot be opened: {e}. Is it a file of another program, or damaged?', path=str(path)) from e
+    if is_new and str(path) != ":memory:":
+        _flush_directory(os.path.dirname(os.path.abspath(path)))
+    return connection
+
+
+def open_reader(path: Path | str) -> sqlite3.Connection:
+    """A read-only connection, for questions that may take long. Raises StorageError when there is no store or not one of ours."""
+    connection: sqlite3.Connection | None = None
+    try:
+        connection = _connect(f"file:{_quoted(path)}?mode=ro", uri=True)
+        connection.execute("pragma query_only = on")
+        connection.execute(f"pragma cache_size = -{READER_CACHE_KIB}")
+        _check(connection, path)
+    except sqlite3.Error as e:
+        if connection is not None:
+            connection.close()
+        raise StorageError(f'store "{path}" cannot be read: {e}', path=str(path)) from e
+    return connection
+
+
+def _connect(path: str, uri: bool) -> sqlite3.Connection:
+    # Waiting for a lock is the caller's business: it has other things to do meanwhile.
+    return sqlite3.connect(path, timeout=0.02, isolation_level=None, check_same_thread=False, uri=uri, cached_statements=256)
+
+
+def _quoted(path: Path | str) -> str:
+    return "".join(f"%{ord(c):02x}" if c in "?#%" else c for c in os.path.abspath(path))
+
+
+def _make_or_check(connection: sqlite3.Connection, path: Path | str) -> None:
+    # Two might make it at once, and a kill may come in between: all or nothing, and looked at again under the lock.
+    if connection.execute("select count(*) from sqlite_master").fetchone()[0] == 0:
+        connection.execute("pragma busy_timeout = 10000")
+        connection.execute("begin immediate")
+        if connection.execute("select count(*) from sqlite_master").fetchone()[0] == 0:
+            for statement in filter(str.strip, TABLES.split(";")):
+                connection.execute(statement)
+        connection.execute("commit")
+        connection.execute("pragma busy_timeout = 20")
+    _check(connection, path)
+
+
+def _check(connection: sqlite3.Connection, path: Path | str) -> None:
+    application, version = (connection.execute(f"pragma {name}").fetchone()[0] for name in ("application_id", "user_version"))
+    if application != APPLICATION_ID:
+        raise StorageError(f'file "{path}" is an SQLite database of another program (application {application:#x}): name another', path=str(path))
+    if version != FORMAT:
+        raise StorageError(f'store "{path}" has format {version}, this version reads {FORMAT}: use the version that wrote it', path=str(path))
+
+
+def _flush_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
