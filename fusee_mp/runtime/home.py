@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class Home(Protocol):
-    def append(self, records: bytes, count: int) -> None:
+    def append(self, records: bytes, count: int) -> object:
         """Append framed records to the log. Their LSNs follow on; the runtime hears of them through `ShardRuntime.durable`."""
 
     @property

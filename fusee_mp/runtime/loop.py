@@ -14,6 +14,7 @@ from asyncio import events
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextvars import Context, copy_context
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ class Sealed(BaseException):
 
 class Blocked(Exception):
     """A turn did not come to an end."""
+
+
+class Interrupted(BaseException):
+    """Raised by the watch in code whose turn takes too long."""
 
 
 class Refused(RuntimeError):
@@ -223,7 +228,7 @@ class RunLoop(asyncio.AbstractEventLoop):
                 handle = ready.popleft()
                 try:
                     handle.run()
-                except (SystemExit, KeyboardInterrupt):
+                except (SystemExit, KeyboardInterrupt, Interrupted):
                     pass  # its task holds it: it ends the run, not the process
                 left -= 1
                 if not left:
@@ -236,6 +241,15 @@ class RunLoop(asyncio.AbstractEventLoop):
     def _close_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         if not self.run.sealed:
             self.create_task(generator.aclose())
+
+
+def code_line(frame: FrameType | None) -> str:
+    """" (file:line)" of the workflow code in this stack: the innermost frame that is neither ours nor asyncio's."""
+    while frame is not None:
+        if not frame.f_globals.get("__name__", "").startswith(("fusee_mp.", "asyncio.")):
+            return f" ({frame.f_code.co_filename}:{frame.f_lineno})"
+        frame = frame.f_back
+    return ""
 
 
 def _maker() -> str:

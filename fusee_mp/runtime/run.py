@@ -22,7 +22,7 @@ from fusee_mp.core.journal import Journal
 from fusee_mp.errors import FuseeError, NonDeterminismError, UnknownWorkflow
 from fusee_mp.payload.failure import encode_failure
 from fusee_mp.runtime import children as children_of
-from fusee_mp.runtime.loop import Blocked, RunLoop, RunTask, Sealed, TimerHandle
+from fusee_mp.runtime.loop import Blocked, RunLoop, RunTask, Sealed, TimerHandle, code_line
 from fusee_mp.runtime.steps import UNSET, Options, StepCall
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Run:
     __slots__ = (
         "shard", "number", "id", "journal", "loop", "context", "registered", "main", "tasks", "fresh", "gate", "steps", "signals",
         "signal_waiters", "cancel_asked", "is_over", "sealed", "broken", "quarantined", "quiet", "touched_ms",
-        "complaints", "parked_lsn", "left_memory", "outcome", "said_quarantined", "_open_children",
+        "complaints", "parked_lsn", "left_memory", "outcome", "said_quarantined", "_open_children", "conditions",
     )
 
     def __init__(self, shard: ShardRuntime, journal: Journal[Any], registered: Registered | None, gate: int) -> None:
@@ -50,13 +50,14 @@ class Run:
         self.id = start.id
         self.journal = journal
         self.registered = registered
-        self.loop = RunLoop(self, shard.ready)
+        self.loop = RunLoop(self, shard.ready)  # type: ignore[abstract]  # typeshed only: what is missing raises
         self.context: RunContext | None = None
         self.main: RunTask | None = None
         self.tasks: list[RunTask] = []  # those that main did not itself await may be left when it ends
         self.fresh: deque[tuple[r.Outcome, Any]] = deque()
         self.gate = gate
         self.steps: list[StepCall] = []  # asked in this turn
+        self.conditions: list[tuple[Callable[[], bool], asyncio.Future[bool]]] = []
         self.signals: dict[str, deque[bytes]] | None = None
         self.signal_waiters: dict[str, deque[asyncio.Future[bytes]]] | None = None
         self.cancel_asked = False
@@ -127,7 +128,7 @@ class Run:
             if not self.sealed:
                 self._turns()
         except Blocked as e:
-            self.broken = FuseeError(f'workflow "{self.journal.start.type}" does not yield: {e}{_where_blocked(self)}')
+            self.broken = FuseeError(f'workflow "{self.journal.start.type}" does not yield: {e}')
         except NonDeterminismError as e:
             self.broken = e
         if self.broken is not None:
@@ -140,11 +141,11 @@ class Run:
                 self._begin_steps()
 
     def _turns(self) -> None:
-        journal, loop, fresh = self.journal, self.loop, self.fresh
+        journal, fresh = self.journal, self.fresh
         shard = self.shard
         shard.turn, shard.turns = self, shard.turns + 1
         try:
-            loop.drain()
+            self._drain()
             while not self._settled():
                 outcome = journal.next()
                 if outcome is not None:
@@ -155,9 +156,21 @@ class Run:
                         return
                     outcome, value = fresh.popleft()
                     self._feed(outcome, value)
-                loop.drain()
+                self._drain()
         finally:
             shard.turn = None
+
+    def _drain(self) -> None:
+        """Let the code go on, and again for each condition of `wait_until` that has come to hold."""
+        shard = self.shard
+        self.loop.drain()
+        if shard.blocked:
+            blocked, shard.blocked = shard.blocked, ""
+            raise Blocked(blocked)
+        while self.conditions:
+            if not any([_came_to_hold(condition, future) for condition, future in self.conditions]):
+                return
+            self.loop.drain()
 
     def _feed(self, outcome: r.Outcome, value: Any) -> None:
         kind = type(outcome)
@@ -314,7 +327,7 @@ class Run:
         except NonDeterminismError:
             self.sealed = True
             try:
-                self.journal.ask(op, kind, name, _asking_line())
+                self.journal.ask(op, kind, name, code_line(sys._getframe(1)).strip(" ()"))
             except NonDeterminismError as e:
                 self.broken = e
             raise Sealed from None
@@ -422,6 +435,18 @@ class Run:
         return not any(isinstance(w, StepCall) for w in self.journal.open.values())
 
 
+def _came_to_hold(condition: Callable[[], bool], future: asyncio.Future[bool]) -> bool:
+    if future.done():
+        return False
+    try:
+        if not condition():
+            return False
+        future.set_result(True)
+    except Exception as e:
+        future.set_exception(e)
+    return True
+
+
 def _close(task: RunTask) -> None:
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     if task.done():
@@ -435,21 +460,3 @@ def _close(task: RunTask) -> None:
         except BaseException:
             pass
         return
-
-
-def _asking_line() -> str:
-    """File and line of the workflow code that is asking: the innermost frame that is neither ours nor asyncio's."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if not module.startswith(("fusee_mp.", "asyncio.")):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
-    return ""
-
-
-def _where_blocked(run: Run) -> str:
-    for task in ([run.main] if run.main else []) + run.tasks:
-        if not task.done() and (stack := task.get_stack(limit=1)):
-            return f" ({stack[0].f_code.co_filename}:{stack[0].f_lineno})"
-    return ""

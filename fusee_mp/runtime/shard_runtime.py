@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context
 from typing import Any, Final, Protocol
 
 from fusee_mp.core import records as r
@@ -21,7 +19,7 @@ from fusee_mp.core.postbox import Inbox, Outbox
 from fusee_mp.core.timers import Timers
 from fusee_mp.errors import FuseeError, LeaseLost, NonDeterminismError
 from fusee_mp.runtime.calls import Call, Calls, Entry, Outcome, Reply
-from fusee_mp.runtime.eager import EagerStarter
+from fusee_mp.runtime.crew import Crew
 from fusee_mp.runtime.home import Found, Home, Metrics
 from fusee_mp.runtime.loop import Handle
 from fusee_mp.runtime.mail import Mail
@@ -31,7 +29,7 @@ from fusee_mp.runtime.run import Run
 from fusee_mp.store.results import State
 
 TEND_MS: Final = 200
-RECORDS_AHEAD: Final = 256  # so many records go on to the log before the work is done, so that both go on side by side
+BYTES_AHEAD: Final = 64 << 10  # so much goes on to the log before the work is done, so that both go on side by side
 ITEMS_A_SLICE: Final = 2_048  # then the ordinary loop gets a turn: sockets, user code
 
 
@@ -45,21 +43,20 @@ class Due(Protocol):
 
 class ShardRuntime:
     def __init__(
-        self, shard: int, shards: int, registry: Registry, home: Home, loop: asyncio.AbstractEventLoop, *,
-        clock: Callable[[], int], draw: Callable[[], float], threads: ThreadPoolExecutor, eager: EagerStarter, base_context: Context,
-        park_after_ms: int | None = 10_000,
+        self, shard: int, shards: int, registry: Registry, home: Home, *,
+        clock: Callable[[], int], draw: Callable[[], float], crew: Crew, park_after_ms: int | None = 10_000,
     ) -> None:
         """`clock` gives milliseconds since the Unix epoch, `draw` a number in [0, 1)."""
         self.shard = shard
         self.shards = shards
         self.registry = registry
         self.home = home
-        self.loop = loop
+        self.loop = crew.loop
         self.clock = clock
         self.draw = draw
-        self.threads = threads
-        self.eager = eager
-        self.base_context = base_context
+        self.threads = crew.threads
+        self.eager = crew.eager
+        self.base_context = crew.base_context
         self.ready: deque[Handle] = deque()
         self.by_id: dict[str, Run] = {}
         self.by_number: dict[int, Run] = {}
@@ -77,8 +74,10 @@ class ShardRuntime:
         self.applied_lsn = 0
         self.turn: Run | None = None  # whose code is running, for the watch over blocked turns
         self.turns = 0
+        self.blocked = ""  # what the watch says of it, when it interrupts it
         self.is_closed = False
         self._out: list[bytes] = []
+        self._out_bytes = 0
         self._held: list[tuple[int, Callable[..., object], tuple[Any, ...]]] = []
         self._free: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._applied: deque[tuple[int, Callable[[], object]]] = deque()
@@ -187,6 +186,7 @@ class ShardRuntime:
         """Append one record and return its LSN. Not durable yet."""
         self._out.append(len(record).to_bytes(4, "little"))
         self._out.append(record)
+        self._out_bytes += len(record)
         self.lsn += 1
         self.metrics.records += 1
         return self.lsn
@@ -228,7 +228,7 @@ class ShardRuntime:
                     effect(*args)
                 else:
                     break
-                if len(self._out) >= 2 * RECORDS_AHEAD:
+                if self._out_bytes >= BYTES_AHEAD:
                     self._hand_on()
         finally:
             self._working = False
@@ -242,7 +242,7 @@ class ShardRuntime:
 
     def _hand_on(self) -> None:
         if self._out:
-            out, self._out = self._out, []
+            out, self._out, self._out_bytes = self._out, [], 0
             self.home.append(b"".join(out), len(out) // 2)
 
     def _tend(self) -> None:

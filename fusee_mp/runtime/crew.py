@@ -1,0 +1,69 @@
+"""What all shards of one process share to run code: threads for `def` steps, the eager starter, and the watch over blocked turns."""
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Final
+
+from fusee_mp.runtime.eager import EagerStarter
+from fusee_mp.runtime.loop import Interrupted, code_line
+
+if TYPE_CHECKING:
+    from fusee_mp.runtime.shard_runtime import ShardRuntime
+
+TURN_S_MAX: Final = 2.0
+LOOK_S: Final = 0.5
+
+
+class Crew:
+    """Made on the loop that will run the shards; step bodies see the context variables of that moment. `close` ends it."""
+
+    def __init__(self, threads: int = 32, turn_s_max: float = TURN_S_MAX) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.base_context: Context = copy_context()
+        self.threads = ThreadPoolExecutor(threads, thread_name_prefix="fusee-step")
+        self.eager = EagerStarter(self.loop, self.base_context)
+        self.shards: list[ShardRuntime] = []
+        self._watch = TurnWatch(self, threading.get_ident(), turn_s_max)
+
+    def close(self) -> None:
+        self._watch.stop()
+        self.eager.close()
+        # A thread cannot be stopped; its result is dropped. The process need not wait for it.
+        self.threads.shutdown(wait=False, cancel_futures=True)
+
+
+class TurnWatch:
+    """Interrupts a turn that has run for longer than it may, by raising Blocked in the code at its next bytecode.
+
+    It is a thread because the loop's thread is the one that is stuck. It looks twice a second and touches nothing otherwise.
+    """
+
+    def __init__(self, crew: Crew, thread: int, turn_s_max: float) -> None:
+        self._crew = crew
+        self._thread = thread
+        self._looks_max = max(1, round(turn_s_max / LOOK_S))
+        self._message = f"its code ran for more than {turn_s_max:g} s without waiting for anything"
+        self._stop = threading.Event()
+        self._seen: dict[int, tuple[int, int]] = {}
+        threading.Thread(target=self._look, name="fusee-turn-watch", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _look(self) -> None:
+        while not self._stop.wait(LOOK_S):
+            for shard in list(self._crew.shards):
+                if shard.turn is None:
+                    self._seen.pop(shard.shard, None)
+                    continue
+                turns, looks = self._seen.get(shard.shard, (shard.turns, 0))
+                looks = looks + 1 if turns == shard.turns else 1
+                self._seen[shard.shard] = (shard.turns, looks)
+                if looks > self._looks_max:
+                    shard.blocked = self._message + code_line(sys._current_frames().get(self._thread))
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Interrupted))

@@ -1,0 +1,195 @@
+# The methods that Engine, Client and a worker's engine share.
+#
+# Each is built on two doors: `_call`, which reaches the runtime that holds a shard, and `_read`, which reaches its keeper. So the
+# three homes cannot drift apart.
+from __future__ import annotations
+
+import os
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, overload
+
+from fusee_mp.core.placement import check_id, shard_of
+from fusee_mp.core.where import parse
+from fusee_mp.duration import Duration, to_ms_or_none
+from fusee_mp.errors import Rejected
+from fusee_mp.payload.converter import Codec
+from fusee_mp.runtime.calls import Call, Outcome, StartCall
+from fusee_mp.runtime.children import cause_of
+from fusee_mp.sdk.definitions import Workflow
+from fusee_mp.sdk.describe import detail_of, status_of
+from fusee_mp.sdk.run import Run
+from fusee_mp.sdk.target import ANY, target
+from fusee_mp.sdk.types import OnFinished, OnRunning, RunDetail, RunStatus, Where
+
+I = TypeVar("I")  # noqa: E741
+R = TypeVar("R")
+
+
+class Methods(ABC):
+    """What can be asked of workflows, from anywhere."""
+
+    def __init__(self) -> None:
+        self._name = secrets.token_hex(8)
+        self._pid = os.getpid()
+        self._requests = 0
+
+    @property
+    @abstractmethod
+    def shards(self) -> int:
+        """The number of shards."""
+
+    @abstractmethod
+    async def _call(self, shard: int, call: Call) -> Any:
+        """Carry out a call where its shard is held. Raises the FuseeError of the answer."""
+
+    @abstractmethod
+    async def _read(self, shard: int, method: str, args: tuple[Any, ...]) -> Any:
+        """Ask the shard's keeper; the answer covers everything acknowledged before."""
+
+    def _request_id(self) -> str:
+        if os.getpid() != self._pid:  # a fork must not repeat its parent's request IDs
+            self._name, self._pid = secrets.token_hex(8), os.getpid()
+        self._requests += 1
+        return f"{self._name}-{self._requests}"
+
+    # Starting.
+
+    @overload
+    async def start(self, workflow: Workflow[None, R], id: str | None, input: None = None, *, on_running: OnRunning = "fail",
+                    on_finished: OnFinished = "allow", deadline: Duration | None = None, attributes: Mapping[str, Any] | None = None,
+                    request_id: str | None = None) -> Run[R]: ...
+    @overload
+    async def start(self, workflow: Workflow[I, R], id: str | None, input: I, *, on_running: OnRunning = "fail",
+                    on_finished: OnFinished = "allow", deadline: Duration | None = None, attributes: Mapping[str, Any] | None = None,
+                    request_id: str | None = None) -> Run[R]: ...
+    @overload
+    async def start(self, workflow: str, id: str | None, input: object = None, *, on_running: OnRunning = "fail",
+                    on_finished: OnFinished = "allow", deadline: Duration | None = None, attributes: Mapping[str, Any] | None = None,
+                    request_id: str | None = None) -> Run[Any]: ...
+    async def start(self, workflow: Any, id: str | None, input: Any = None, *, on_running: OnRunning = "fail",
+                    on_finished: OnFinished = "allow", deadline: Duration | None = None, attributes: Mapping[str, Any] | None = None,
+                    request_id: str | None = None) -> Run[Any]:
+        """Start a run; on return it is durable. `id=None` makes an ID.
+
+        on_running, on_finished: what to do when the ID has an open run, or one that has ended. deadline: from now; then the run is
+        `timed_out`. request_id: a repeat of the same start has the effect and the answer of one.
+        Raises AlreadyExists, UnknownWorkflow, PayloadError, Rejected, StorageFull, Unavailable.
+        """
+        _one_of("on_running", on_running, ("fail", "use_existing", "terminate"))
+        _one_of("on_finished", on_finished, ("allow", "allow_if_failed", "refuse", "use_existing"))
+        name, data, codec = target(workflow, input)
+        id = secrets.token_hex(16) if id is None else check_id(id)
+        values = None if attributes is None else ANY.encode(dict(attributes), "attributes")
+        await self._call(shard_of(id, self.shards), StartCall(
+            id, name, data, self._request_id() if request_id is None else request_id, request_id is not None, on_running, on_finished,
+            to_ms_or_none(deadline, "deadline"), values,
+        ))
+        return Run(self, id, codec)
+
+    @overload
+    async def execute(self, workflow: Workflow[None, R], id: str | None, input: None = None, *, on_running: OnRunning = "fail",
+                      on_finished: OnFinished = "allow", deadline: Duration | None = None, attributes: Mapping[str, Any] | None = None,
+                      request_id: str | None = None) -> R: ...
+    @overload
+    async def execute(self, workflow: Workflow[I, R], id: str | None, input: I, *, on_running: OnRunning = "fail",
+                      on_finished: OnFinished = "allow", deadline: Duration | None = None, attributes: Mapping[str, Any] | None = None,
+                      request_id: str | None = None) -> R: ...
+    @overload
+    async def execute(self, workflow: str, id: str | None, input: object = None, *, on_running: OnRunning = "fail",
+                      on_finished: OnFinished = "allow", deadline: Duration | None = None, attributes: Mapping[str, Any] | None = None,
+                      request_id: str | None = None) -> Any: ...
+    async def execute(self, workflow: Any, id: str | None, input: Any = None, **options: Any) -> Any:
+        """Start a run and wait for its result: `start` and `result` in one."""
+        run = await self.start(workflow, id, input, **options)
+        return await run.result()
+
+    @overload
+    def handle(self, id: str) -> Run[Any]: ...
+    @overload
+    def handle(self, id: str, workflow: Workflow[Any, R]) -> Run[R]: ...
+    def handle(self, id: str, workflow: Workflow[Any, Any] | None = None) -> Run[Any]:
+        """A handle on an ID, without a call. It follows the ID, not one run."""
+        return Run(self, check_id(id), ANY if workflow is None else workflow.result_codec)
+
+    # Looking.
+
+    async def status(self, id: str) -> RunStatus | None:
+        """The newest run of an ID; None when there is none."""
+        shard = shard_of(check_id(id), self.shards)
+        row = await self._read(shard, "status", (id,))
+        return None if row is None else status_of(row, shard)
+
+    async def describe(self, id: str) -> RunDetail | None:
+        """The newest run of an ID with its journal; None when there is none."""
+        shard = shard_of(check_id(id), self.shards)
+        row = await self._read(shard, "describe", (id,))
+        return None if row is None else detail_of(row, shard)
+
+    async def list(self, where: Where | None = None, limit: int = 100, after: str | None = None,
+                   shards: Sequence[int] | None = None) -> list[RunStatus]:
+        """Runs that match: newest first within a shard, shards ascending. `after`: the cursor of the last one of the page before.
+
+        Raises Rejected for a filter or a cursor that cannot be.
+        """
+        terms = _checked(where)
+        if limit < 1:
+            raise Rejected(f"list(limit=) is at least 1, not {limit}")
+        first, position = _cursor(after)
+        found: list[RunStatus] = []
+        for shard in _shards(shards, self.shards):
+            if shard < first or len(found) >= limit:
+                continue
+            page_after = position if shard == first else None
+            while len(found) < limit:
+                rows = await self._read(shard, "list", (terms, min(limit - len(found), 1000), page_after))
+                if not rows:
+                    break
+                found += [status_of(row, shard) for row in rows]
+                page_after = rows[-1].cursor
+        return found
+
+    async def count(self, where: Where | None = None) -> int:
+        """How many runs match."""
+        terms = _checked(where)
+        return sum([await self._read(shard, "count", (terms,)) for shard in range(self.shards)])
+
+
+def unpack(outcome: Outcome, id: str, codec: Codec) -> Any:
+    """The result of a run, or the exception that stands for another end."""
+    if outcome.status == "ok":
+        return codec.decode(outcome.payload)
+    raise cause_of(outcome.status, outcome.payload, id, outcome.reason)
+
+
+def _checked(where: Where | None) -> dict[str, Any] | None:
+    if where is None:
+        return None
+    parse(where)
+    return dict(where)
+
+
+def _shards(wanted: Sequence[int] | None, shards: int) -> Sequence[int]:
+    if wanted is None:
+        return range(shards)
+    for shard in wanted:
+        if not isinstance(shard, int) or not 0 <= shard < shards:
+            raise Rejected(f"shards=[..] holds numbers from 0 to {shards - 1}, not {shard!r}")
+    return sorted(set(wanted))
+
+
+def _cursor(after: str | None) -> tuple[int, str | None]:
+    if after is None:
+        return 0, None
+    shard, colon, position = after.partition(":")
+    if not colon or not shard.isdigit():
+        raise Rejected(f"after= takes the cursor of a listed run, not {after!r}")
+    return int(shard), position
+
+
+def _one_of(option: str, found: object, choices: tuple[str, ...]) -> None:
+    if found not in choices:
+        raise Rejected(f"{option}= is one of {', '.join(map(repr, choices))}, not {found!r}")
+
+

@@ -1,0 +1,84 @@
+"""A handle on a workflow ID."""
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Generic, overload
+
+from typing_extensions import TypeVar
+
+from fusee_mp.core.placement import shard_of
+from fusee_mp.duration import Duration, to_ms_or_none
+from fusee_mp.payload.converter import Codec
+from fusee_mp.runtime.calls import Call, CancelCall, ResultCall, SignalCall, StartedCall, TerminateCall
+from fusee_mp.sdk.handles import Sends
+from fusee_mp.sdk.target import named
+from fusee_mp.sdk.types import RunDetail, RunStatus
+
+if TYPE_CHECKING:
+    from fusee_mp.sdk.methods import Methods
+
+A = TypeVar("A")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Run(Generic[R_co]):
+    """What can be asked of a workflow ID. It follows the ID: after a restart under the same ID, the newest run answers."""
+
+    def __init__(self, home: Methods, id: str, codec: Codec) -> None:
+        self.id = id
+        self._home = home
+        self._codec = codec
+
+    def __repr__(self) -> str:
+        return f'<run "{self.id}">'
+
+    async def _call(self, call: Call) -> Any:
+        return await self._home._call(shard_of(self.id, self._home.shards), call)
+
+    async def result(self, timeout: Duration | None = None) -> R_co:
+        """Wait for the run's end. Raises WorkflowFailed, Cancelled, Terminated, TimedOut as it ended, NotFound; the builtin
+        TimeoutError when `timeout` passes first, which leaves the run alone."""
+        from fusee_mp.sdk.methods import unpack
+
+        outcome = await _within(timeout, self._call(ResultCall(self.id)))
+        return unpack(outcome, self.id, self._codec)  # type: ignore[no-any-return]
+
+    async def started(self, timeout: Duration | None = None) -> None:
+        """Wait until the ID has a run. Raises the builtin TimeoutError."""
+        await _within(timeout, self._call(StartedCall(self.id)))
+
+    async def status(self) -> RunStatus | None:
+        return await self._home.status(self.id)
+
+    async def describe(self) -> RunDetail | None:
+        return await self._home.describe(self.id)
+
+    @overload
+    async def signal(self, s: Sends[None], value: None = None, *, request_id: str | None = None) -> None: ...
+    @overload
+    async def signal(self, s: Sends[A], value: A, *, request_id: str | None = None) -> None: ...
+    @overload
+    async def signal(self, s: str, value: object = None, *, request_id: str | None = None) -> None: ...
+    async def signal(self, s: Any, value: Any = None, *, request_id: str | None = None) -> None:
+        """Send a signal; on return it is durable. Raises NotFound, and Rejected when the run has ended."""
+        name, codec = named(s)
+        payload = codec.encode(value, f'the value of signal "{name}"')
+        await self._call(SignalCall(self.id, name, payload, *self._request(request_id)))
+
+    async def cancel(self, reason: str = "", *, request_id: str | None = None) -> None:
+        """Ask the run to end: its code sees asyncio.CancelledError at its next await. A second cancel changes nothing."""
+        await self._call(CancelCall(self.id, reason, *self._request(request_id)))
+
+    async def terminate(self, reason: str = "", *, request_id: str | None = None) -> None:
+        """End the run without asking its code."""
+        await self._call(TerminateCall(self.id, reason, *self._request(request_id)))
+
+    def _request(self, given: str | None) -> tuple[str, bool]:
+        return (self._home._request_id(), False) if given is None else (given, True)
+
+
+async def _within(timeout: Duration | None, answer: Any) -> Any:
+    ms = to_ms_or_none(timeout, "timeout")
+    if ms is None:
+        return await answer
+    return await asyncio.wait_for(answer, ms / 1000)

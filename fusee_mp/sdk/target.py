@@ -1,0 +1,31 @@
+"""A workflow or a signal as the caller names it: a definition or handle, or its name as text."""
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fusee_mp.errors import Rejected
+from fusee_mp.names import checked_name
+from fusee_mp.payload.converter import Codec, codec_of
+from fusee_mp.sdk.definitions import Workflow
+from fusee_mp.sdk.handles import Receives, Sends
+
+ANY: Final = codec_of(Any)
+
+
+def target(workflow: Any, input: Any) -> tuple[str, bytes, Codec]:
+    """The workflow's name, its encoded input, and what carries its result."""
+    if isinstance(workflow, Workflow):
+        return workflow.name, workflow.input_codec.encode(input, f'the input of workflow "{workflow.name}"'), workflow.result_codec
+    if not isinstance(workflow, str):
+        raise Rejected(f"expected a workflow made by @workflow, or its name, found {workflow!r:.120}: decorate the function")
+    name = checked_name("workflow", workflow)
+    return name, ANY.encode(input, f'the input of workflow "{name}"'), ANY
+
+
+def named(signal: Any) -> tuple[str, Codec]:
+    """The signal's name and what carries its value."""
+    if isinstance(signal, str):
+        return checked_name("signal", signal), ANY
+    if not isinstance(signal, (Receives, Sends)):
+        raise Rejected(f"expected a signal made by signal(..), or its name, found {signal!r:.120}")
+    return signal.name, signal.codec

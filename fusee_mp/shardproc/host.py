@@ -1,0 +1,297 @@
+# Where a shard's log and keeper live, in a shard process as in an embedded engine.
+#
+# Rule 1: a grant is durable before its holder appends, its epoch is higher than every earlier one, and from then on only the
+#         holder's records follow.
+# Rule 2: a keeper that ended is started again, with growing pauses; what was asked meanwhile waits for it. Its end loses nothing:
+#         the log has everything, and segments go only when a checkpoint covers them.
+# Rule 3: when a write or a flush of the log fails, nothing more is acknowledged, and the owner is told to give up the process.
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from fusee_mp.core import records as r
+from fusee_mp.errors import FuseeError, StorageError, Unavailable
+from fusee_mp.keeper.memory import MemoryKeeper
+from fusee_mp.keeper.owner import Keeper
+from fusee_mp.log import Log, LogOptions, TornTail
+from fusee_mp.log.directory import DirectoryLock, shard_directory
+
+LOG: Final = logging.getLogger("fusee_mp.shard")
+RESTART_FIRST_S: Final = 0.05
+RESTART_MOST_S: Final = 5.0
+# So many records behind, and new work is refused until the keeper has caught up.
+LAG_RECORDS_MAX: Final = 200_000
+
+
+def _ignore(_: Any) -> None:
+    """What is called when nobody wants to know."""
+
+
+@dataclass(frozen=True)
+class HostOptions:
+    log: LogOptions = field(default_factory=LogOptions)
+    checkpoint_interval_ms: int = 30_000
+    checkpoint_on_close: bool = True
+
+
+class Host(Protocol):
+    """A shard's log and keeper, wherever they are."""
+
+    on_durable: Callable[[int], None]
+    on_applied: Callable[[int], None]
+    on_failed: Callable[[str], None]
+
+    @property
+    def durable_lsn(self) -> int: ...
+    @property
+    def applied_lsn(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def refusal(self) -> str: ...
+    async def grant(self, worker: str, at_ms: int) -> int: ...
+    def append(self, records: bytes, count: int) -> int: ...
+    async def read(self, method: str, args: Sequence[Any], min_lsn: int = 0, timeout: float = 10.0) -> Any: ...
+    async def read_bytes(self, method: str, args: bytes, min_lsn: int = 0, timeout: float = 10.0) -> bytes: ...
+    async def close(self) -> None: ...
+
+
+class ShardHost:
+    """One shard's directory, open. `close` ends it on each path; `torn` says what the last crash left unfinished."""
+
+    def __init__(self, directory: Path, options: HostOptions, lock: DirectoryLock, keeper: Keeper, log: Log) -> None:
+        self.on_durable: Callable[[int], None] = _ignore
+        self.on_applied: Callable[[int], None] = _ignore
+        self.on_failed: Callable[[str], None] = _ignore
+        self.directory = directory
+        self.epoch = max(log.recovery.epoch, keeper.epoch)
+        self._options = options
+        self._lock = lock
+        self._log = log
+        self._keeper = keeper
+        self._keeper_up = asyncio.Event()
+        self._restart: asyncio.Task[None] | None = None
+        self._is_closing = False
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._adopt(keeper)
+        log.on_durable = self._durable
+        log.on_failed = self._failed
+        keeper.publish(log.durable_position)
+        if log.recovery.torn is not None:
+            LOG.warning("%s", torn_message(directory, log.recovery.torn))
+
+    @classmethod
+    async def open(cls, data: Path, shard: int, options: HostOptions) -> ShardHost:
+        """Lock the shard's directory, start its keeper, recover its log. Raises StorageError, DamagedLog, StorageFull."""
+        directory = shard_directory(data, shard)
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = await DirectoryLock.acquire_soon(directory / "lock")
+        keeper = None
+        try:
+            keeper = await Keeper.start(
+                directory, pass_fds=(lock.fd,), checkpoint_interval_ms=options.checkpoint_interval_ms,
+            )
+            log = Log.open(
+                directory / "log", options.log, proven_lsn=keeper.applied_lsn, loop=asyncio.get_running_loop(), inherit=(lock.fd,),
+            )
+        except BaseException:
+            if keeper is not None:
+                await keeper.close(checkpoint=False)
+            lock.release()
+            raise
+        return cls(directory, options, lock, keeper, log)
+
+    @property
+    def torn(self) -> TornTail | None:
+        return self._log.recovery.torn
+
+    @property
+    def durable_lsn(self) -> int:
+        return self._log.durable_lsn
+
+    @property
+    def applied_lsn(self) -> int:
+        return self._keeper.applied_lsn
+
+    @property
+    def keeper_pid(self) -> int:
+        return self._keeper.pid
+
+    @property
+    def metrics(self) -> Any:
+        return self._log.metrics
+
+    @property
+    def refusal(self) -> str:
+        """Why no new work is taken now; empty when it is."""
+        if self._log.is_full:
+            return "the disk is nearly full. Free space on it; work resumes by itself"
+        lag = self._log.durable_lsn - self._keeper.applied_lsn
+        if lag > LAG_RECORDS_MAX:
+            trouble = f" ({self._keeper.trouble})" if self._keeper.trouble else ""
+            return f"the store is {lag} records behind the log{trouble}. It catches up by itself; try again later"
+        return ""
+
+    async def grant(self, worker: str, at_ms: int) -> int:
+        """Give the right to append to a worker, durably, and return the LSN after which its records follow."""
+        self.epoch += 1
+        lsn = self.append(r.frame(r.encode(r.Grant(at_ms, self.epoch, worker))), 1)
+        await self.until_durable(lsn)
+        return lsn
+
+    async def until_durable(self, lsn: int) -> None:
+        """Wait until the log is durable through `lsn`."""
+        if self._log.durable_lsn < lsn:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((lsn, waiter))
+            await waiter
+
+    def append(self, records: bytes, count: int) -> int:
+        """Append framed records under the current epoch; returns the LSN of the last."""
+        return self._log.append(records, count, self.epoch)
+
+    def _durable(self, lsn: int) -> None:
+        self._keeper.publish(self._log.durable_position)
+        while self._waiting and self._waiting[0][0] <= lsn:
+            _, waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+        self.on_durable(lsn)
+
+    def _failed(self, error: BaseException) -> None:
+        reason = f"the log in {self.directory} failed: {error}"
+        for _, waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(StorageError(reason))
+        self._waiting.clear()
+        self.on_failed(reason)
+
+    # The keeper.
+
+    def _adopt(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        keeper.on_applied = lambda lsn: self.on_applied(lsn)
+        keeper.on_checkpoint = self._log.checkpointed
+        keeper.on_exit = self._keeper_ended
+        keeper.on_trouble = self._keeper_in_trouble
+        self._log.checkpointed(keeper.checkpoint_lsn)
+        self._keeper_up.set()
+
+    def _keeper_in_trouble(self, trouble: str) -> None:
+        if trouble:
+            LOG.warning("keeper of %s: %s", self.directory, trouble)
+
+    def _keeper_ended(self, reason: str) -> None:
+        self._keeper_up.clear()
+        if not self._is_closing:
+            LOG.warning("%s: starting it again", reason)
+            self._restart = asyncio.get_running_loop().create_task(self._start_again())
+
+    async def _start_again(self) -> None:
+        pause = RESTART_FIRST_S
+        while not self._is_closing:
+            try:
+                keeper = await Keeper.start(
+                    self.directory, pass_fds=(self._lock.fd,), checkpoint_interval_ms=self._options.checkpoint_interval_ms,
+                )
+            except (FuseeError, OSError) as e:
+                LOG.error("the keeper of %s does not start: %s", self.directory, e)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, RESTART_MOST_S)
+                continue
+            self._adopt(keeper)
+            keeper.publish(self._log.durable_position)
+            self.on_applied(keeper.applied_lsn)
+            return
+
+    async def read(self, method: str, args: Sequence[Any], min_lsn: int = 0, timeout: float = 10.0) -> Any:
+        """Ask the keeper, also one that is about to be started again. Raises the FuseeError of the answer, or Unavailable."""
+        return await self._ask(lambda: self._keeper.read(method, args, min_lsn=min_lsn, timeout=timeout), timeout)
+
+    async def read_bytes(self, method: str, args: bytes, min_lsn: int = 0, timeout: float = 10.0) -> bytes:
+        """`read` for who only passes it on."""
+        answer: bytes = await self._ask(lambda: self._keeper.read_bytes(method, args, min_lsn=min_lsn, timeout=timeout), timeout)
+        return answer
+
+    async def _ask(self, ask: Callable[[], Any], timeout: float) -> Any:
+        deadline = asyncio.get_running_loop().time() + timeout
+        while True:
+            keeper = self._keeper
+            try:
+                return await ask()
+            except Unavailable:
+                left = deadline - asyncio.get_running_loop().time()
+                if self._is_closing or left <= 0 or keeper is self._keeper and self._keeper_up.is_set() and not keeper.has_ended:
+                    raise
+                async with asyncio.timeout(left):
+                    await self._keeper_up.wait()
+
+    async def close(self) -> None:
+        """Flush and seal the log, fold and checkpoint it if so configured, end both processes, give the lock back."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if self._restart is not None:
+            self._restart.cancel()
+            await asyncio.gather(self._restart, return_exceptions=True)
+        try:
+            await self._log.close()
+            self._keeper.publish(self._log.durable_position)
+        finally:
+            await self._keeper.close(checkpoint=self._options.checkpoint_on_close)
+            self._lock.release()
+
+
+class MemoryHost:
+    """A shard that keeps nothing on disk: appended is durable at once."""
+
+    def __init__(self) -> None:
+        self.on_durable: Callable[[int], None] = _ignore
+        self.on_applied: Callable[[int], None] = _ignore
+        self.on_failed: Callable[[str], None] = _ignore
+        self.epoch = 0
+        self.durable_lsn = 0
+        self.refusal = ""
+        self._keeper = MemoryKeeper()
+        self._keeper.on_applied = lambda lsn: self.on_applied(lsn)
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def applied_lsn(self) -> int:
+        return self._keeper.applied_lsn
+
+    async def grant(self, worker: str, at_ms: int) -> int:
+        self.epoch += 1
+        return self.append(r.frame(r.encode(r.Grant(at_ms, self.epoch, worker))), 1)
+
+    def append(self, records: bytes, count: int) -> int:
+        self._keeper.publish_records(self.durable_lsn + 1, records)
+        self.durable_lsn += count
+        self._loop.call_soon(self._tell, self.durable_lsn)
+        return self.durable_lsn
+
+    def _tell(self, lsn: int) -> None:
+        self.on_durable(lsn)
+
+    async def read(self, method: str, args: Sequence[Any], min_lsn: int = 0, timeout: float = 10.0) -> Any:
+        return await self._keeper.read(method, args, min_lsn=min_lsn, timeout=timeout)
+
+    async def read_bytes(self, method: str, args: bytes, min_lsn: int = 0, timeout: float = 10.0) -> bytes:
+        raise Unavailable("an engine in memory serves nobody else")
+
+    async def close(self) -> None:
+        await self._keeper.close(checkpoint=False)
+
+
+def torn_message(directory: Path, torn: TornTail) -> str:
+    """What is said of a batch that a crash left unfinished."""
+    return (
+        f"log {directory}: dropped the unfinished batch {torn.sequence} (from LSN {torn.first_lsn}) at {torn.file}:{torn.offset}:"
+        f" {torn.reason}. It was never acknowledged"
+    )
