@@ -1,17 +1,17 @@
 """From an annotation to its form. The table of what the converter knows."""
 from __future__ import annotations
 
-import collections.abc as abc
 import dataclasses
 import enum
 import inspect
 import sys
 import types
 import typing
+from collections import abc
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import PurePath
-from typing import Any, get_args, get_origin
+from typing import Any, TypeAlias, get_args, get_origin
 
 import msgspec
 import typing_extensions
@@ -21,8 +21,19 @@ from fusee_mp.payload.containers import DictForm, SequenceForm, TupleForm, Union
 from fusee_mp.payload.forms import ANY, BOOL, FLOAT, INT, NONE, STR, Form, NoneType
 from fusee_mp.payload.records import MISSING, Field
 from fusee_mp.payload.scalars import (
-    TEXT_TYPES, ConstrainedForm, DatetimeForm, EnumForm, FlagForm, ForeignForm, LiteralForm, NoForm, PathForm, TextForm,
+    TEXT_TYPES,
+    ConstrainedForm,
+    DatetimeForm,
+    EnumForm,
+    FlagForm,
+    ForeignForm,
+    LiteralForm,
+    NoForm,
+    PathForm,
+    TextForm,
 )
+
+_Made: TypeAlias = tuple[Form, Callable[[dict[str, Any]], Iterable[Field]] | None]
 
 _SIMPLE: dict[Any, Form] = {
     Any: ANY, typing_extensions.Any: ANY, object: ANY, None: NONE, NoneType: NONE, bool: BOOL, int: INT, float: FLOAT, str: STR,
@@ -104,20 +115,22 @@ class Builder:
 
     def _class(self, cls: Any, tp: Any) -> Form:
         known = self._records.get(tp)
-        if known is None:
-            made = self._make(cls, tp)
-            known = self._records[tp] = made if isinstance(made, Form) else made[0]
-            if isinstance(made, tuple):
-                known.fill(made[1](hints.field_types(tp, self._scope)))
-        return known
+        if known is not None:
+            return known
+        form, fields = self._make(cls, tp)
+        self._records[tp] = form
+        if fields is not None and isinstance(form, records.RecordForm):
+            form.fill(fields(hints.field_types(tp, self._scope)))
+        return form
 
-    def _make(self, cls: Any, tp: Any) -> Form | tuple[Any, Callable[[dict[str, Any]], Iterable[Field]]]:
+    def _make(self, cls: Any, tp: Any) -> _Made:
+        """The form and, of a record, what gives its fields from their types: later, because they may name the class itself."""
         if not isinstance(cls, type):
-            return NoForm(tp)
+            return NoForm(tp), None
         if issubclass(cls, enum.Enum):
-            return FlagForm(cls) if issubclass(cls, enum.Flag) else EnumForm(cls)
+            return (FlagForm(cls) if issubclass(cls, enum.Flag) else EnumForm(cls)), None
         if issubclass(cls, PurePath):
-            return PathForm(cls)
+            return PathForm(cls), None
         if issubclass(cls, msgspec.Struct):
             return records.StructForm(cls), lambda types: self._struct_fields(cls, types)
         if dataclasses.is_dataclass(cls):
@@ -128,16 +141,16 @@ class Builder:
             return records.TypedDictForm(cls), lambda types: self._typed_dict_fields(cls, types)
         if issubclass(cls, tuple) and hasattr(cls, "_fields"):
             return records.NamedTupleForm(cls), lambda types: self._named_tuple_fields(cls, types)
-        return _pydantic(cls) or NoForm(tp)
+        return _pydantic(cls) or NoForm(tp), None
 
-    def _dataclass(self, cls: Any) -> Any:
+    def _dataclass(self, cls: Any) -> _Made:
         fields = dataclasses.fields(cls)
         has_own_init = bool(set(inspect.signature(cls).parameters) - {field.name for field in fields})
         finish = getattr(cls, "__post_init__", None)
         form = records.ObjectForm(cls, None if has_own_init else finish, not has_own_init and all(f.init for f in fields))
         return form, lambda types: [Field(f.name, f.name, self.form(types.get(f.name, Any)), _default(f)) for f in fields]
 
-    def _attrs(self, cls: Any) -> Any:
+    def _attrs(self, cls: Any) -> _Made:
         attributes = cls.__attrs_attrs__
         finish = _attrs_finish(cls, attributes)
         form = records.ObjectForm(cls, finish, finish is None and all(

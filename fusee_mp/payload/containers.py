@@ -15,7 +15,7 @@ class SequenceForm(Form):
 
     kinds = frozenset({"array"})
 
-    def __init__(self, type: type, item: Form) -> None:
+    def __init__(self, type: type[Any], item: Form) -> None:
         self.type = type
         self.item = item
         self.name = f"{type.__name__}[{item.name}{', ...' if type is tuple else ''}]"
@@ -26,7 +26,8 @@ class SequenceForm(Form):
     def dump(self, value: Any) -> list[Any]:
         if type(value) is not self.type:
             raise self.misfit(value)
-        return each(self.item.dump, value)
+        items: Iterable[Any] = value
+        return each(self.item.dump, items)
 
     def load(self, data: Any) -> Any:
         if type(data) is not list:
@@ -87,7 +88,7 @@ class DictForm(Form):
     def load(self, data: Any) -> Any:
         if type(data) is not (dict if self.native else list):
             raise self.misfit(data)
-        pairs = data.items() if self.native else each(_pair, data)
+        pairs: Iterable[tuple[Any, Any]] = data.items() if type(data) is dict else each(_pair, data)
         return {at(f" key {shown(key)}", self._load_key, key): at(slot(key), self.value.load, item) for key, item in pairs}
 
     def _load_key(self, key: Any) -> Any:

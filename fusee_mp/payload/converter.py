@@ -27,7 +27,7 @@ _NOBODY: Mapping[str, Any] = {}
 class Codec:
     """Carries values of one annotation. Make it by `codec_of`, which keeps it."""
 
-    __slots__ = ("type", "_form", "_fits", "_write", "_read", "_revises")
+    __slots__ = ("_fits", "_form", "_read", "_revises", "_write", "type")
 
     def __init__(self, type: Any, scope: Mapping[str, Any] = _NOBODY) -> None:
         self.type = type

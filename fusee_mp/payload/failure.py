@@ -193,8 +193,7 @@ def _notes(error: BaseException) -> list[str]:
 
 
 def _args(error: BaseException) -> tuple[Any, ...]:
-    args = BaseException.args.__get__(error)  # Not `error.args`: a class may have its own idea of that name.
-    return tuple(args)
+    return tuple(vars(BaseException)["args"].__get__(error))  # Not `error.args`: a class may have its own idea of that name.
 
 
 def _state(error: BaseException) -> Iterator[tuple[str, Any]]:

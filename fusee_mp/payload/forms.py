@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Any, ClassVar
 
 from fusee_mp.bounds import NESTING_MAX
 from fusee_mp.payload.misfit import Misfit, shown
 
+TEXT = frozenset({str})
 PLAIN = frozenset({type(None), bool, int, str})
 ANNOTATE = "Annotate the value with its type, or convert it yourself."
 
@@ -41,7 +43,8 @@ class Source:
         name = self._functions.get(id(form))
         if name is None:
             name = self._functions[id(form)] = f"f{len(self._functions)}"
-            exec(f"def {name}(v):\n return {expression('v')}", self.names)
+            # Our own text: it has the names of values, never a value.
+            exec(f"def {name}(v):\n return {expression('v')}", self.names)  # noqa: S102
         return name
 
 
@@ -77,7 +80,7 @@ def compile_test(form: Form) -> Callable[[Any], bool]:
     """The form's test as one function."""
     source = Source()
     expression = form.test("v", source)
-    exec(f"def test(v):\n return {expression}", source.names)
+    exec(f"def test(v):\n return {expression}", source.names)  # noqa: S102
     test: Callable[[Any], bool] = source.names["test"]
     return test
 
@@ -153,9 +156,10 @@ class AnyForm(Form):
 def is_plain(value: Any, depth: int = NESTING_MAX) -> bool:
     kind = type(value)
     if kind is list:
-        return depth > 0 and (PLAIN.issuperset(map(type, value)) or all([is_plain(item, depth - 1) for item in value]))
+        return depth > 0 and (PLAIN.issuperset(map(type, value)) or all(map(is_plain, value, repeat(depth - 1))))
     if kind is dict:
-        return depth > 0 and all([type(key) is str and is_plain(item, depth - 1) for key, item in value.items()])
+        return depth > 0 and TEXT.issuperset(map(type, value)) and (
+            PLAIN.issuperset(map(type, value.values())) or all(map(is_plain, value.values(), repeat(depth - 1))))
     return kind in PLAIN or (kind is float and value - value == 0.0)
 
 
@@ -197,7 +201,8 @@ class ExactForm(Form):
             raise self.misfit(value)
         return value
 
-    load = dump
+    def load(self, data: Any) -> Any:
+        return self.dump(data)
 
     def test(self, var: str, source: Source) -> str:
         return f"{var} is None" if self.type is NoneType else f"type({var}) is {self.type.__name__}"

@@ -3,8 +3,9 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any, Generic, Mapping, Protocol, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 
 def field_types(tp: Any, scope: Mapping[str, Any]) -> dict[str, Any]:

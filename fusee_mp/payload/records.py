@@ -112,7 +112,7 @@ class StructForm(RecordForm):
         config = type.__struct_config__
         self.is_array = config.array_like
         self.tag = config.tag
-        self._tag_field = config.tag_field
+        self._tag_field = config.tag_field or ""
         self._is_strict = config.forbid_unknown_fields
         super().__init__(type)
         self.revises = hasattr(type, "__post_init__") or self._is_strict

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import Executor
 from datetime import datetime
 from logging import Logger, LoggerAdapter
 from random import Random
 from typing import Any, Generic, NoReturn, overload
 from uuid import UUID
 
-from typing_extensions import TypeForm, TypeVar, TypeVarTuple, Unpack
+from typing_extensions import TypeForm, TypeVar, TypeVarTuple
 
 from fusee_mp.duration import Duration
 from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.handles import Query, Receives, Sends, Update
-from fusee_mp.sdk.options import CallOptions
 from fusee_mp.sdk.retry import Retry
 from fusee_mp.sdk.types import Close
 
 A = TypeVar("A")
-I = TypeVar("I")  # noqa: E741
+I = TypeVar("I")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
@@ -55,10 +55,14 @@ class Ctx(ABC):
     log: LoggerAdapter[Logger]
 
     @overload
-    async def step(self, name: str, fn: Callable[[Unpack[Ts]], Awaitable[R]], *args: Unpack[Ts], **options: Unpack[CallOptions]) -> R: ...
+    async def step(self, name: str, fn: Callable[[*Ts], Awaitable[R]], *args: *Ts, retry: Retry | None = None,
+                   timeout: Duration | None = None, total_timeout: Duration | None = None, heartbeat_timeout: Duration | None = None,
+                   limit: str | None = None, priority: int = 0, fairness: str = "", weight: int = 1, pool: Executor | None = None) -> R: ...
     @overload
-    async def step(self, name: str, fn: Callable[[Unpack[Ts]], R], *args: Unpack[Ts], **options: Unpack[CallOptions]) -> R: ...
-    @abstractmethod
+    async def step(self, name: str, fn: Callable[[*Ts], R], *args: *Ts, retry: Retry | None = None,
+                   timeout: Duration | None = None, total_timeout: Duration | None = None, heartbeat_timeout: Duration | None = None,
+                   limit: str | None = None, priority: int = 0, fairness: str = "", weight: int = 1, pool: Executor | None = None) -> R: ...
+    @abstractmethod  # type: ignore[misc]  # mypy does not see that `*args: Any` accepts every `*Ts`.
     async def step(self, name: str, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Run `fn(*args)` once and return its recorded outcome; names may repeat. Raises what the last attempt raised."""
 

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 P2 = ParamSpec("P2")
 S = TypeVar("S")
-I = TypeVar("I")  # noqa: E741
+I = TypeVar("I")
 I_contra = TypeVar("I_contra", contravariant=True)
 R = TypeVar("R")
 R2 = TypeVar("R2")
 R_co = TypeVar("R_co", covariant=True)
 
+DEFAULTS = StepOptions()
 OnExhausted = Literal["fail", "pause"]
 
 
@@ -41,7 +42,7 @@ class Workflow(Generic[I_contra, R_co]):
 
     def __init__(self, fn: Callable[..., Coroutine[Any, Any, R_co]], name: str | None = None, *, version: int = 0,
                  on_exhausted: OnExhausted = "fail", retention: Duration | None = None, scope: dict[str, Any] | None = None) -> None:
-        self._fn = _coroutine_function(fn)
+        self._fn: Callable[..., Coroutine[Any, Any, R_co]] = _coroutine_function(fn)
         self.name = checked_name("workflow", fn.__name__ if name is None else name)
         self.version = _version(self.name, version)
         self.on_exhausted = _on_exhausted(self.name, on_exhausted)
@@ -112,8 +113,8 @@ def workflow(name: Any = None, *, version: int = 0, on_exhausted: OnExhausted = 
 class Step(Generic[P, R_co]):
     """A step's definition. Calling it gives a coroutine: a durable step inside a workflow, elsewhere a plain call of the function."""
 
-    def __init__(self, fn: Callable[P, Any], options: StepOptions = StepOptions(), signature: Signature | None = None) -> None:
-        self._fn = _callable(fn)
+    def __init__(self, fn: Callable[P, Any], options: StepOptions = DEFAULTS, signature: Signature | None = None) -> None:
+        self._fn: Callable[P, Any] = _callable(fn)
         self.options = options
         self.name = options.name or checked_name("step", getattr(fn, "__name__", type(fn).__name__))
         self.signature = signature or Signature(fn)
@@ -148,7 +149,7 @@ class Step(Generic[P, R_co]):
         if obj is None:
             return self
         bound = copy.copy(self)
-        bound._fn = cast(Any, self._fn).__get__(obj, owner)
+        bound._fn = self._fn.__get__(obj, owner)
         return bound
 
     def __repr__(self) -> str:

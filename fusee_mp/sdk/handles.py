@@ -23,7 +23,7 @@ R_co = TypeVar("R_co", covariant=True)
 class _Handle:
     """A name and what travels under it; equal handles are interchangeable."""
 
-    __slots__ = ("name", "type", "returns")
+    __slots__ = ("name", "returns", "type")
     kind = "handle"
 
     def __init__(self, name: str, type: Any, returns: Any = None) -> None:

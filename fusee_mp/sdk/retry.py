@@ -44,7 +44,7 @@ class Retry:
 
     def allows(self, error: BaseException) -> bool:
         """True if a step that failed with `error` may be tried again while attempts are left."""
-        if not isinstance(error, Exception) or isinstance(error, Fatal) or isinstance(error, self.never):
+        if not isinstance(error, Exception) or isinstance(error, (Fatal, *self.never)):
             return False
         return not self.only or isinstance(error, self.only)
 
