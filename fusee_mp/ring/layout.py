@@ -15,8 +15,9 @@
 # Words are native 8-byte numbers, each with one writer, and 128 bytes apart: processors fetch cache lines in pairs.
 #
 # A piece in the ring begins at a multiple of 8: one word, the low half its length (bit 31: more pieces of this frame follow),
-# the high half a CRC-32C; then its bytes, which may wrap, padded to a multiple of 8. The CRC starts from the piece's position
-# xor the low half, so a whole piece of an earlier lap, left where a new one should be, does not pass.
+# the high half a CRC-32C; then its bytes, which may wrap, padded to a multiple of 8. The CRC starts from the position of those
+# bytes (counted from the first ever written) xor the low half: a whole piece of an earlier lap, left where a new one should be,
+# does not pass, nor do the zeroes of a new ring.
 """Offsets and constants of a region."""
 from __future__ import annotations
 

@@ -218,9 +218,6 @@ class Link:
 
     def _on_bell(self) -> None:
         self._receive_bell.clear()
-        self._schedule_now()
-
-    def _schedule_now(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
             self._turn()

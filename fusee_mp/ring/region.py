@@ -85,14 +85,14 @@ class Region:
 def _checked_capacity(descriptor: int, generation: int) -> int:
     size = os.fstat(descriptor).st_size
     if _seals(descriptor) & _SEALS != _SEALS:
-        raise ProtocolError("expected a region sealed against resizing, found one that is not: its maker could kill this process by truncating it")
+        raise ProtocolError("expected a region sealed against resizing, found one that is not: truncating it would kill this process")
     magic, version, found, capacity = _header(descriptor)
     if magic != layout.MAGIC:
         raise ProtocolError(f"expected a ring's region (magic {layout.MAGIC:016x}), found {magic:016x}", found=magic)
     if version != layout.VERSION:
-        raise ProtocolError(f"expected version {layout.VERSION} of a ring's layout, found {version}: run one version on a host", found=version)
+        raise ProtocolError(f"expected version {layout.VERSION} of a ring's layout, found {version}: upgrade the older side", found=version)
     if found != generation:
-        raise ProtocolError(f"expected the ring of generation {generation}, found {found}: it belongs to a process that was replaced", found=found)
+        raise ProtocolError(f"expected a ring of generation {generation}, found {found}: its process was replaced", found=found)
     if size != layout.HEADER_BYTES + capacity or not RING_BYTES_MIN <= capacity <= RING_BYTES_MAX or capacity & (capacity - 1):
         raise ProtocolError(f"a region of {size} bytes cannot hold a ring of {capacity} bytes", found=size)
     return int(capacity)

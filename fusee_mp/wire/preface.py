@@ -75,12 +75,12 @@ class Preface(msgspec.Struct, frozen=True):
 def decode(data: bytes) -> Preface:
     """The preface in exactly 16 bytes. Raises ProtocolError that names what was found instead, where it can be told."""
     if len(data) != PREFACE_BYTES:
-        raise ProtocolError(f"expected {PREFACE_BYTES} bytes of preface, found {len(data)} ({_found(data)}): the peer closed early", found=len(data))
+        raise ProtocolError(f"expected a preface of {PREFACE_BYTES} bytes, found {len(data)} ({_found(data)})", found=len(data))
     magic, version, kind, zero, shard = _LAYOUT.unpack(data)
     if magic != MAGIC:
-        raise ProtocolError(f"expected a fusee-mp connection, found {_found(data)}: check the peer's address and port", found=data.hex())
+        raise ProtocolError(f"expected a fusee-mp connection, found {_found(data)}: check address and port", found=data.hex())
     if version != VERSION:
-        raise ProtocolError(f"expected protocol version {VERSION}, found {version}: upgrade the older side", expected=VERSION, found=version)
+        raise ProtocolError(f"expected protocol version {VERSION}, found {version}: upgrade the older side", found=version)
     if zero != bytes(3):
         raise ProtocolError(f"expected zero in bytes 9 to 11 of the preface, found {zero.hex(' ')}", found=zero.hex())
     return Preface(_kind(kind), _shard(_kind(kind), shard))

@@ -24,5 +24,5 @@ def unpack_records(data: bytes, count: int) -> list[bytes]:
         at = start + unpack(data, at)[0]
         records.append(data[start:at])
     if at != end or len(records) != count:
-        raise ProtocolError(f"expected {count} records in {end} bytes, found {len(records)} that reach to byte {at}", expected=count, found=len(records))
+        raise ProtocolError(f"expected {count} records in {end} bytes, found {len(records)} to byte {at}", found=len(records))
     return records

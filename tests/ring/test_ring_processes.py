@@ -1,0 +1,271 @@
+# Rings and links between real processes: inherited and passed descriptors, killed peers, lost wake-ups.
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import uvloop
+from peers import TIMEOUT_SECONDS, Ends, forked, peer, sample_frames
+
+from fusee_mp.ring import doorbell, fdpass, layout, region
+from fusee_mp.ring.doorbell import Doorbell
+from fusee_mp.ring.link import LinkFds, pair
+from fusee_mp.ring.region import Region
+from fusee_mp.ring.ring import RingReader, RingWriter
+
+ROOT = Path(__file__).parents[2]
+
+
+async def echo(ends: LinkFds) -> None:
+    end: Ends = Ends(ends, lambda frame: end.link.send(frame))
+    assert await end.closed() == "the peer closed the link"
+
+
+@pytest.mark.parametrize("ring_bytes", [4096, 1 << 20])
+def test_thousands_of_frames_of_all_sizes_come_back_from_another_process_in_order(ring_bytes: int) -> None:
+    async def main(ends: LinkFds) -> None:
+        end = Ends(ends)
+        for frame in sample_frames(2, 3000, 5000):
+            end.link.send(frame)
+            if end.link.queued_bytes > 200_000:
+                await end.link.drained()
+        await end.until(lambda: len(end.frames) == 3000)
+        assert end.frames == list(sample_frames(2, 3000, 5000))
+        end.link.close()
+
+    mine, theirs = pair(1, ring_bytes)
+    with peer(mine, theirs, echo):
+        uvloop.run(main(mine))
+
+
+def test_frames_larger_than_the_ring_come_back_from_another_process() -> None:
+    async def main(ends: LinkFds) -> None:
+        end = Ends(ends)
+        large = [bytes([number]) * (3_000_000 + number) for number in range(3)]
+        for frame in large:
+            end.link.send(frame)
+            end.link.send(b"small")
+        await end.until(lambda: len(end.frames) == 6)
+        assert end.frames == [frame for one in large for frame in (one, b"small")]
+        end.link.close()
+
+    mine, theirs = pair(1, 65536)
+    with peer(mine, theirs, echo):
+        uvloop.run(main(mine))
+
+
+def test_one_frame_at_a_time_wakes_sleepers_on_both_sides_every_time() -> None:
+    async def main(ends: LinkFds) -> None:
+        chance = random.Random(3)
+        end = Ends(ends)
+        for number in range(1500):
+            end.link.send(b"%d" % number)
+            await end.until(lambda number=number: len(end.frames) == number + 1)  # type: ignore[misc]
+            for _ in range(chance.choice((0, 5, 9, 10, 11, 12, 15))):
+                await asyncio.sleep(0)
+        end.link.close()
+
+    mine, theirs = pair(1)
+    with peer(mine, theirs, echo):
+        uvloop.run(main(mine))
+
+
+async def flood(ends: LinkFds) -> None:
+    end = Ends(ends)
+    number = 0
+    while True:
+        end.link.send(number.to_bytes(8, "little") * (number % 300))
+        number += 1
+        if end.link.queued_bytes > 100_000:
+            await end.link.drained()
+        elif number % 64 == 0:
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("trial", range(12))
+def test_a_peer_killed_while_it_writes_leaves_whole_frames_in_order_and_is_noticed(trial: int) -> None:
+    async def main(ends: LinkFds, child: int) -> None:
+        end = Ends(ends)
+        await end.until(lambda: len(end.frames) > trial * 100)
+        os.kill(child, signal.SIGKILL)
+        assert await end.closed() == "the peer's process ended"
+        assert all(frame == number.to_bytes(8, "little") * (number % 300) for number, frame in enumerate(end.frames))
+
+    mine, theirs = pair(1, 16384)
+    with peer(mine, theirs, flood) as child:
+        uvloop.run(main(mine, child))
+
+
+def test_a_peer_killed_between_writing_and_publishing_leaves_no_trace_of_the_frame() -> None:
+    def write_and_die(ends: LinkFds) -> None:
+        attached = Region.attach(ends.send_region, ends.generation)
+        writer = RingWriter(attached)
+        assert writer.try_write(b"whole") and writer.try_write(b"first half", more=True)
+        tail = attached.words[layout.WORD_TAIL]
+        assert writer.try_write(b"never published")
+        attached.words[layout.WORD_TAIL] = tail
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    async def main(ends: LinkFds) -> None:
+        end = Ends(ends)
+        assert await end.closed() == "the peer's process ended"
+        assert end.frames == [b"whole"]
+
+    mine, theirs = pair(1, 4096)
+
+    def run() -> None:
+        mine.close()
+        write_and_die(theirs)
+
+    with forked(run):
+        theirs.close()
+        asyncio.run(main(mine))
+
+
+def test_a_peer_that_damages_its_ring_costs_the_link_and_not_the_process() -> None:
+    async def damaging(ends: LinkFds) -> None:
+        attached = Region.attach(os.dup(ends.send_region), ends.generation)
+        end = Ends(ends)
+        end.link.send(b"good")
+        await end.until(lambda: end.frames == [b"go on"])
+        attached.words[layout.WORD_TAIL] += 1 << 40
+        Doorbell(end.link._send_bell.descriptor).ring()
+        assert await end.closed() == "the peer closed the link, because what it read from this side was damaged"
+
+    async def main(ends: LinkFds) -> None:
+        end = Ends(ends)
+        await end.until(lambda: end.frames == [b"good"])
+        end.link.send(b"go on")
+        assert "a ring was damaged by the process at its other end" in await end.closed()
+
+    mine, theirs = pair(1, 4096)
+    with peer(mine, theirs, damaging):
+        uvloop.run(main(mine))
+
+
+ECHO_PROGRAM = """
+import asyncio, sys
+from fusee_mp.ring.link import Link, LinkFds
+async def main():
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    link = Link(loop, LinkFds.of(9, [int(text) for text in sys.argv[1:]]), lambda frame: link.send(frame), ended.set_result)
+    print(await ended)
+asyncio.run(main())
+"""
+
+
+def test_a_new_process_takes_its_end_by_inheritance() -> None:
+    async def main(ends: LinkFds) -> None:
+        end = Ends(ends)
+        end.link.send(b"over exec")
+        await end.until(lambda: end.frames == [b"over exec"])
+        end.link.close()
+
+    mine, theirs = pair(9)
+    command = [sys.executable, "-c", ECHO_PROGRAM, *map(str, theirs.descriptors())]
+    with subprocess.Popen(command, pass_fds=theirs.descriptors(), cwd=ROOT, stdout=subprocess.PIPE) as child:
+        theirs.close()
+        asyncio.run(main(mine))
+        assert child.communicate(timeout=TIMEOUT_SECONDS)[0] == b"the peer closed the link\n"
+    assert child.returncode == 0
+
+
+def test_a_running_process_takes_its_end_over_a_channel() -> None:
+    here, there = fdpass.pair()
+
+    async def theirs() -> None:
+        taken: asyncio.Future[LinkFds] = asyncio.get_running_loop().create_future()
+        channel = fdpass.Channel(
+            asyncio.get_running_loop(), there, lambda frame, got: taken.set_result(LinkFds.of(int(frame), got)), print, lambda frame: 5
+        )
+        await echo(await taken)
+        channel.close()
+
+    async def mine() -> None:
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        channel = fdpass.Channel(loop, here, lambda frame, got: None, ended.set_result, lambda frame: 0)
+        kept, passed = pair(12)
+        channel.send(b"12", passed.descriptors())
+        end = Ends(kept)
+        end.link.send(b"hello")
+        await end.until(lambda: end.frames == [b"hello"])
+        end.link.close()
+        assert await asyncio.wait_for(ended, TIMEOUT_SECONDS) == "the peer closed the channel, or its process ended"
+
+    def run() -> None:
+        here.close()
+        uvloop.run(theirs())
+
+    with forked(run):
+        there.close()
+        uvloop.run(mine())
+
+
+ROUNDS = 200_000
+LOST_SECONDS = 20
+
+
+def test_no_wake_up_is_lost_in_hundreds_of_thousands_of_rounds() -> None:
+    """The reader falls asleep at the moment the writer writes. Asleep it looks at nothing but its bell, as an event loop does."""
+    descriptor, bell = region.create(4096, 1), Doorbell(doorbell.create())
+
+    def read_all() -> None:
+        chance = random.Random(6)
+        reader = RingReader(Region.attach(os.dup(descriptor), 1))
+        for number in range(ROUNDS):
+            # A ring may come too late, after the reader found the frame by itself; then the next sleep ends early.
+            while (frame := reader.read()) is None:
+                if reader.wait_for_data():
+                    rung(bell)
+                    reader.awake()
+            assert frame == b"%d" % number
+            reader.release()
+            pause(chance)
+
+    attached = Region.attach(os.dup(descriptor), 1)
+    with forked(read_all):
+        write_all(RingWriter(attached), attached, bell)
+    attached.detach()
+    bell.close()
+    os.close(descriptor)
+
+
+def rung(bell: Doorbell) -> None:
+    """Return at the first ring; looking without blocking at first keeps a round short."""
+    for _ in range(200):
+        try:
+            os.eventfd_read(bell.descriptor)
+            return
+        except BlockingIOError:
+            pass
+    assert select.select([bell.descriptor], [], [], LOST_SECONDS)[0], "a wake-up was lost"
+    bell.clear()
+
+
+def pause(chance: random.Random) -> None:
+    """Up to a few microseconds: on both sides, so that in one round of ten falling asleep and writing coincide."""
+    for _ in range(chance.getrandbits(6)):
+        pass
+
+
+def write_all(writer: RingWriter, attached: Region, bell: Doorbell) -> None:
+    chance = random.Random(5)
+    end = time.monotonic() + TIMEOUT_SECONDS
+    for number in range(ROUNDS):
+        pause(chance)
+        assert writer.try_write(b"%d" % number)
+        if writer.must_ring():
+            bell.ring()
+        tail = attached.words[layout.WORD_TAIL]
+        while attached.words[layout.WORD_HEAD] != tail:
+            assert time.monotonic() < end, f"the reader stopped before round {number}"
