@@ -12,6 +12,7 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, cast
 
 import uvloop
@@ -155,8 +156,8 @@ def main() -> None:
     given = options.parse_args()
     run = asyncio.run if given.plain else uvloop.run
     for name, make in (("link", link_pair), ("socketpair", socket_pair), ("TCP loopback", tcp_pair)):
-        between_processes(make, lambda connect, name=name: pinging(connect, given.rounds, given.bytes, name), 1)
-        between_processes(make, lambda connect, name=name: flooding(connect, given.frames, given.bytes, name), given.frames)
+        between_processes(make, partial(pinging, rounds=given.rounds, size=given.bytes, name=name), 1)
+        between_processes(make, partial(flooding, frames=given.frames, size=given.bytes, name=name), given.frames)
 
 
 if __name__ == "__main__":

@@ -91,8 +91,8 @@ class FrameDecoder:
         """Bytes of a frame whose end has not come. More than 0 at the end of the stream: the peer ended in mid-frame."""
         return self._held
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """The frames that `data` completes, in order.
+    def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
+        """The frames that `data` completes, in order. `data` may be a buffer that the caller fills again.
 
         Raises ProtocolError at the first damaged or oversized frame, and again at every later call: close the connection.
         Never reads past a length that is out of bounds, so an oversized frame is refused by its first 4 bytes.
@@ -103,7 +103,7 @@ class FrameDecoder:
             return self._feed_rest(data)
         return self._cut(bytes(data))
 
-    def _feed_rest(self, data: bytes) -> list[Frame]:
+    def _feed_rest(self, data: bytes | bytearray | memoryview) -> list[Frame]:
         # Joined once per frame, not once per read: else a large frame in small reads would cost its square.
         self._chunks.append(bytes(data))
         self._held += len(data)
