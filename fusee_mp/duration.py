@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from fractions import Fraction
+from functools import lru_cache
 from typing import TypeAlias
 
 from fusee_mp.bounds import DURATION_MS_MAX
@@ -25,17 +26,25 @@ def to_ms(duration: Duration, what: str = "duration") -> int:
 
     Raises Rejected, with an example, for negative, non-finite, over-long and unreadable ones; `what` names the option in the message.
     """
+    try:
+        return _whole_ms(duration, what)
+    except TypeError:  # It cannot be hashed, so it is no duration.
+        raise _refusal(what, "a duration", duration) from None
+
+
+def to_ms_or_none(duration: Duration | None, what: str = "duration") -> int | None:
+    """Like `to_ms`, with None for none."""
+    return None if duration is None else to_ms(duration, what)
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _whole_ms(duration: Duration, what: str) -> int:
     exact = _exact_ms(duration, what)
     if exact < 0:
         raise _refusal(what, "zero or more", duration)
     if exact > DURATION_MS_MAX:
         raise _refusal(what, f"at most {DURATION_MS_MAX // _UNIT_MS['d']:,} days", duration)
     return -(-exact.numerator // exact.denominator)
-
-
-def to_ms_or_none(duration: Duration | None, what: str = "duration") -> int | None:
-    """Like `to_ms`, with None for none."""
-    return None if duration is None else to_ms(duration, what)
 
 
 def _exact_ms(duration: Duration, what: str) -> Fraction:

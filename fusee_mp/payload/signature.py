@@ -7,11 +7,15 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from types import FunctionType
 from typing import Any, ForwardRef, get_args, get_origin
+from weakref import WeakKeyDictionary
 
 from fusee_mp.payload import hints
 from fusee_mp.payload.converter import Codec, codec_of
 
+_ANY = codec_of(Any)
+_kept: WeakKeyDictionary[Any, Codec] = WeakKeyDictionary()
 _NAMES: Mapping[str, Any] = {}
 _AWAITABLES = (Awaitable, Coroutine)
 
@@ -51,11 +55,16 @@ class Signature:
 
 
 def result_codec(fn: Callable[..., Any]) -> Codec:
-    """Carries what `fn` returns; for a callable that is used once and not worth keeping a Signature for."""
+    """Carries what `fn` returns, for a callable that has no definition with a Signature of its own. Kept as long as its function."""
     function = function_of(fn)
-    if not isinstance(function, type) and not getattr(function, "__annotations__", None):
-        return codec_of(Any)
-    return Signature(function).result
+    if not isinstance(function, FunctionType):
+        return Signature(function).result
+    if not function.__annotations__:
+        return _ANY
+    known = _kept.get(function)
+    if known is None:
+        known = _kept[function] = Signature(function).result
+    return known
 
 
 def function_of(fn: Any) -> Any:

@@ -1,8 +1,9 @@
 """The options of a step, checked and in whole milliseconds. The same for `@step(..)`, `.with_(..)` and `ctx.step(.., ..)`."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from typing_extensions import TypedDict, Unpack
@@ -33,13 +34,13 @@ class StepChanges(CallOptions, total=False):
     name: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepOptions:
     """name: in place of the function's. retry: None is one attempt. timeout: of one attempt. total_timeout: of all of them together.
 
     heartbeat_timeout: an attempt fails when it has not called `heartbeat` for this long. limit: the system-wide limit it counts
     against. priority: higher goes first at the limit; within one priority the fairness keys take turns by weight. pool: runs a `def` body
-    in place of the engine's threads.
+    in place of the engine's threads. Raises Rejected when it is made with a value that cannot work.
     """
 
     name: str | None = None
@@ -57,33 +58,51 @@ class StepOptions:
     heartbeat_timeout_ms: int | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.name is not None:
-            checked_name("step", self.name)
-        if self.limit is not None:
-            checked_name("limit", self.limit)
-        _require(self.retry is None or isinstance(self.retry, Retry), "retry", "Retry(..) or None", self.retry)
-        _require(_is_whole(self.priority), "priority", "a whole number", self.priority)
-        _require(_is_whole(self.weight) and self.weight >= 1, "weight", "a whole number from 1", self.weight)
-        _require(isinstance(self.fairness, str), "fairness", "text", self.fairness)
-        _require(self.pool is None or isinstance(self.pool, Executor), "pool", "a concurrent.futures.Executor or None", self.pool)
-        for option in ("timeout", "total_timeout", "heartbeat_timeout"):
-            object.__setattr__(self, f"{option}_ms", _positive_ms(option, getattr(self, option)))
+        for option in _CHECKS:
+            self._check(option)
 
     def changed(self, **changes: Unpack[StepChanges]) -> StepOptions:
-        """A copy with these options in place of its own. An option that does not exist raises TypeError."""
-        return replace(self, **changes)
+        """A copy with these options in place of its own. An option that does not exist raises TypeError.
+
+        Cheap, because workflow code calls it for every step that is given options: only what changes is checked.
+        """
+        made = object.__new__(StepOptions)
+        made.__dict__.update(self.__dict__, **changes)
+        for option in changes:
+            if option not in _CHECKS:
+                raise TypeError(f'step: expected one of the options {", ".join(_CHECKS)}, found "{option}". Correct its name.')
+            made._check(option)
+        return made
+
+    def _check(self, option: str) -> None:
+        found = self.__dict__[option]
+        if option in _DURATIONS:
+            self.__dict__[f"{option}_ms"] = _positive_ms(option, found)
+            return
+        expected, holds = _CHECKS[option]
+        if not holds(found):
+            raise Rejected(f"step {option}: expected {expected}, found {found!r:.120}. Give {option}= such a value.", option=option)
 
 
 def _positive_ms(option: str, duration: Duration | None) -> int | None:
     ms = to_ms_or_none(duration, f"step {option}")
-    _require(ms is None or ms > 0, option, "more than zero, or None for no limit", duration)
+    if ms == 0:
+        raise Rejected(f"step {option}: expected more than zero, found {duration!r:.120}. Give a longer one, or None for no limit.", option=option)
     return ms
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_name(kind: str) -> Callable[[Any], bool]:
+    return lambda found: found is None or bool(checked_name(kind, found))
 
 
-def _require(holds: bool, option: str, expected: str, found: Any) -> None:
-    if not holds:
-        raise Rejected(f"step {option}: expected {expected}, found {found!r:.120}. Give {option}= a value in that range.", option=option)
+_DURATIONS = frozenset({"timeout", "total_timeout", "heartbeat_timeout"})
+_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "name": ("text or None", _is_name("step")),
+    "retry": ("Retry(..) or None", lambda found: found is None or isinstance(found, Retry)),
+    **{option: ("a duration or None", lambda found: True) for option in sorted(_DURATIONS)},
+    "limit": ("text or None", _is_name("limit")),
+    "priority": ("a whole number", lambda found: isinstance(found, int) and not isinstance(found, bool)),
+    "fairness": ("text", lambda found: isinstance(found, str)),
+    "weight": ("a whole number from 1", lambda found: isinstance(found, int) and not isinstance(found, bool) and found >= 1),
+    "pool": ("a concurrent.futures.Executor or None", lambda found: found is None or isinstance(found, Executor)),
+}
