@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fusee_mp.errors import Unavailable as Unavailable
     from fusee_mp.errors import UnknownWorkflow as UnknownWorkflow
     from fusee_mp.errors import WorkflowFailed as WorkflowFailed
+    from fusee_mp.payload.classes import register_exception as register_exception
     from fusee_mp.sdk.config import Config as Config
     from fusee_mp.sdk.ctx import ChildHandle as ChildHandle
     from fusee_mp.sdk.ctx import Ctx as Ctx
@@ -53,6 +54,7 @@ _HOMES = {
     "duration": "Duration",
     "errors": "AlreadyExists Busy Cancelled ChildFailed DamagedLog FuseeError LeaseLost NonDeterminismError NotFound PayloadError "
               "ProtocolError Rejected StepFailed StorageError StorageFull Terminated TimedOut Unavailable UnknownWorkflow WorkflowFailed",
+    "payload.classes": "register_exception",
     "sdk.config": "Config",
     "sdk.ctx": "ChildHandle Ctx",
     "sdk.definitions": "Step Workflow step workflow",
@@ -61,13 +63,13 @@ _HOMES = {
     "sdk.types": "RunDetail RunStatus",
 }
 _HOME_OF = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names.split()}
-__all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [*_HOME_OF]
 
 
 def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
     if home is None:
-        raise AttributeError(f'package "{__name__}" has no name "{name}". Public are: {", ".join(__all__)}.')
+        raise AttributeError(f'package "{__name__}" has no name "{name}". Public are: {", ".join(sorted(__all__))}.')
     value = globals()[name] = getattr(importlib.import_module(home), name)
     return value
 

@@ -73,7 +73,8 @@ class RecordForm(Form):
         if field.key in values:
             return at(f".{field.attribute}", field.form.load, values[field.key])
         if field.default is MISSING:
-            raise Misfit(f"a field {field.key} of {self.name}", f"none among {sorted(values)!r:.80}", "Give it, or give the class a default.")
+            raise Misfit(f"a field {field.key} of {self.name}", f"none among {sorted(values)!r:.80}",
+                         "Give it, or give the class a default.")
         return field.default()
 
     def make(self, values: dict[str, Any]) -> Any:
@@ -183,4 +184,5 @@ def _run_class_code(name: str, call: Callable[[Any], Any], value: Any) -> Any:
     try:
         return call(value)
     except Exception as error:
-        raise Misfit(f"a valid {name}", f"{shown(value)} ({type(error).__name__}: {error})", "Send a value that the class accepts.") from error
+        raise Misfit(f"a valid {name}", f"{shown(value)} ({type(error).__name__}: {error})",
+                     "Send a value that the class accepts.") from error

@@ -228,7 +228,8 @@ class ForeignForm(Form):
         try:
             return convert(value)
         except Exception as error:
-            raise Misfit(self.name, f"{shown(value)}, which it refuses ({type(error).__name__}: {error})", "Mend the value or the class.") from error
+            raise Misfit(self.name, f"{shown(value)}, which it refuses ({type(error).__name__}: {error})",
+                         "Mend the value or the class.") from error
 
     def test(self, var: str, source: Source) -> str:
         return f"type({var}) is {source.bind(self.type)}"
@@ -257,7 +258,8 @@ class ConstrainedForm(Form):
         try:
             msgspec.convert(data, self._annotation)
         except msgspec.ValidationError as error:
-            raise Misfit(f"{self.name} within its constraints", f"{shown(data)} ({error})", "Send a value that the annotation allows.") from None
+            raise Misfit(f"{self.name} within its constraints", f"{shown(data)} ({error})",
+                         "Send a value that the annotation allows.") from None
         return data
 
     def _holds(self, value: Any) -> bool:
@@ -274,8 +276,8 @@ class NoForm(Form):
     native = False
     kinds = frozenset()
 
-    def __init__(self, annotation: Any, why: str = "a class that the converter knows (a dataclass, attrs, msgspec or pydantic class)") -> None:
-        self.name = f"{why}; the annotation is {getattr(annotation, '__qualname__', annotation)}"
+    def __init__(self, annotation: Any, instead: str = "a class that the converter knows (dataclass, attrs, msgspec, pydantic)") -> None:
+        self.name = f"{instead}; the annotation is {getattr(annotation, '__qualname__', annotation)}"
 
     def dump(self, value: Any) -> Any:
         raise self.misfit(value, "Make it a dataclass, or annotate and send its plain data.")

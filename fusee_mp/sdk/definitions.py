@@ -70,7 +70,8 @@ class Workflow(Generic[I_contra, R_co]):
         def __call__(self, *args: object, **kwargs: object) -> NoReturn:
             raise Rejected(
                 f'workflow "{self.name}" was called like a function. Use `await engine.start({self.__name__}, id, input)`; inside a '
-                f"workflow `await ctx.child({self.__name__}, id, input)`; in a unit test `{self.__name__}.fn(ctx, input)`.", workflow=self.name)
+                f"workflow `await ctx.child({self.__name__}, id, input)`; in a unit test `{self.__name__}.fn(ctx, input)`.",
+                workflow=self.name)
 
     def __repr__(self) -> str:
         return f'<workflow "{self.name}">'
@@ -201,7 +202,8 @@ def _coroutine_function(fn: Any) -> Any:
         raise Rejected(f'workflow "{shown}" is an async generator. Remove its `yield`: a workflow returns one result.', workflow=shown)
     if not callable(fn):
         raise Rejected(f"@workflow expects an `async def`, found {fn!r:.80}. Put it directly over the function.")
-    raise Rejected(f'workflow "{shown}" is a plain `def`. Write `async def {shown}(ctx, ..)`: what it awaits is what is recorded.', workflow=shown)
+    raise Rejected(f'workflow "{shown}" is a plain `def`. Write `async def {shown}(ctx, ..)`: what it awaits is what is recorded.',
+                   workflow=shown)
 
 
 def _callable(fn: Any) -> Any:
@@ -212,7 +214,7 @@ def _callable(fn: Any) -> Any:
     if not callable(fn):
         raise Rejected(f"@step expects a function, found {fn!r:.80}. Its options are keywords: @step(name=.., retry=..).")
     if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
-        raise Rejected(f'step "{fn.__name__}" is a generator. Return one result: a step has one outcome; progress goes through `heartbeat`.')
+        raise Rejected(f'step "{fn.__name__}" is a generator. Return one result; progress goes through `heartbeat`.')
     return fn
 
 

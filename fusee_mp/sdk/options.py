@@ -87,7 +87,8 @@ class StepOptions:
 def _positive_ms(option: str, duration: Duration | None) -> int | None:
     ms = to_ms_or_none(duration, f"step {option}")
     if ms == 0:
-        raise Rejected(f"step {option}: expected more than zero, found {duration!r:.120}. Give a longer one, or None for no limit.", option=option)
+        raise Rejected(f"step {option}: expected more than zero, found {duration!r:.120}. Give a longer one, or None for no limit.",
+                       option=option)
     return ms
 
 

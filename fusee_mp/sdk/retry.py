@@ -33,7 +33,8 @@ class Retry:
 
     def __post_init__(self) -> None:
         if self.attempts is not None:
-            _require(_is_whole(self.attempts) and 1 <= self.attempts <= ATTEMPTS_MAX, "attempts", "a whole number from 1, or None", self.attempts)
+            in_range = _is_whole(self.attempts) and 1 <= self.attempts <= ATTEMPTS_MAX
+            _require(in_range, "attempts", "a whole number from 1, or None", self.attempts)
         _require(_is_number(self.factor) and 1.0 <= self.factor < math.inf, "factor", "a number from 1.0", self.factor)
         _require(_is_number(self.jitter) and 0.0 <= self.jitter <= 1.0, "jitter", "a number from 0.0 to 1.0", self.jitter)
         object.__setattr__(self, "only", _exception_types("only", self.only))

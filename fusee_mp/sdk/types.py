@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
-Status: TypeAlias = Literal["running", "suspended", "parked", "paused", "quarantined", "ok", "failed", "cancelled", "terminated", "timed_out",
-                            "reset", "continued_as_new"]
+Status: TypeAlias = Literal["running", "suspended", "parked", "paused", "quarantined", "ok", "failed", "cancelled", "terminated",
+                            "timed_out", "reset", "continued_as_new"]
 OnRunning: TypeAlias = Literal["fail", "use_existing", "terminate"]
 OnFinished: TypeAlias = Literal["allow", "allow_if_failed", "refuse", "use_existing"]
 Close: TypeAlias = Literal["terminate", "cancel", "abandon"]
