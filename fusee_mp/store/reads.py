@@ -4,8 +4,10 @@ A page may end before its limit, when it has grown to PAGE_BYTES; only an empty 
 """
 from __future__ import annotations
 
+import heapq
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
@@ -80,11 +82,10 @@ def _journal(db: DB, run: int) -> bytes:
 
 def open_runs(db: DB, after_run: int = 0, limit: int = 1000) -> list[Journal]:
     """The open runs that are not quiet, with their journals, by run number: what a new holder loads."""
-    rows = db.execute(
-        "select run, id, lsn from (select run from run where run > ?1 and type in (select type from type) and status = ?2"
-        " union all select run from run where run > ?1 and type in (select type from type) and status = ?3)"
-        " join run using(run) order by run limit ?4", (after_run, RUNNING, QUARANTINED, _limit(limit)))
-    return _page((Journal(run, id, lsn, _journal(db, run)) for run, id, lsn in rows.fetchall()), lambda journal: len(journal.data))
+    pairs = db.execute("select type, status from tally where status in (?, ?) and n > 0", (RUNNING, QUARANTINED)).fetchall()
+    walk = "select run, id, lsn from run where type = ? and status = ? and run > ? order by run limit ?"
+    rows = heapq.merge(*(db.execute(walk, (*pair, after_run, _limit(limit))) for pair in pairs))
+    return _page((Journal(run, id, lsn, _journal(db, run)) for run, id, lsn in islice(rows, limit)), lambda journal: len(journal.data))
 
 
 def due(db: DB, until_ms: int, limit: int = 1000, after: tuple[int, int] | None = None) -> list[Due]:

@@ -81,12 +81,13 @@ def open_writer(path: Path | str) -> sqlite3.Connection:
     is_new = str(path) == ":memory:" or not os.path.exists(path)
     try:
         connection = _connect(str(path), uri=False)
+        # First of all: a file of another program must not be changed, not even its journal mode.
+        _make_or_check(connection, path)
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = normal")
         connection.execute(f"pragma cache_size = -{WRITER_CACHE_KIB}")
         connection.execute(f"pragma wal_autocheckpoint = {WAL_PAGES}")
         connection.execute(f"pragma journal_size_limit = {WAL_BYTES_KEPT}")
-        _make_or_check(connection, path)
     except sqlite3.Error as e:
         raise StorageError(f'store "{path}" cannot be opened: {e}. Is it a file of another program, or damaged?', path=str(path)) from e
     if is_new and str(path) != ":memory:":

@@ -63,7 +63,7 @@ def _before(after: str | None) -> int:
     if after is None:
         return (1 << 63) - 1
     try:
-        if after[:1] == "r" and len(after) <= 17:
+        if after[:1] == "r" and after.isalnum() and len(after) <= 16:
             return int(after[1:], 16)
     except ValueError:
         pass
