@@ -158,7 +158,7 @@ def _start(group: Group, record: r.Start, entry: Entry) -> None:
     row.values = {
         "hash": hash, "id": record.id, "started": record.at, "deadline": record.deadline, "request": record.request,
         "parent": msgspec.json.encode(record.parent).decode() if record.parent else None,
-        "attributes": record.attributes.decode() if record.attributes is not None else None,
+        "attributes": _plain(_decode_object(record.attributes)) if record.attributes is not None else None,
     }
     row.lsn = entry.lsn
     row.lsns.append(entry.lsn)
@@ -230,8 +230,12 @@ def _deleted(group: Group, row: Row, record: r.Deleted, entry: Entry) -> None:
 
 def _attributes(group: Group, row: Row, record: r.Attributes, entry: Entry) -> None:
     old = row.values["attributes"] if "attributes" in row.values else group.attributes_of(row.run)
-    merged = (_decode_object(old) if old else {}) | _decode_object(record.values)
-    row.values["attributes"] = msgspec.json.encode(merged).decode()
+    row.values["attributes"] = _plain((_decode_object(old) if old else {}) | _decode_object(record.values))
+
+
+def _plain(attributes: dict[str, Any]) -> str:
+    # Written anew, since SQLite finds a name only where it is spelled without escapes.
+    return msgspec.json.encode(attributes).decode()
 
 
 def _grant(group: Group, record: r.Grant, entry: Entry) -> None:

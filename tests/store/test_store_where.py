@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_records import done, folded, quiet, start
 
-from fusee_mp.core.where import STATUSES, matches, parse
+from fusee_mp.core.where import OPERATORS, STATUSES, matches, parse
 from fusee_mp.errors import Rejected
 from fusee_mp.store import Store
 
@@ -18,16 +18,17 @@ from fusee_mp.store import Store
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=4)
 INTEGERS = st.one_of(st.integers(-3, 3), st.sampled_from([1 << 53, (1 << 53) + 1, (1 << 63) - 1, -(1 << 63), 1 << 70]))
 FLOATS = st.one_of(st.integers(-12, 12).map(lambda n: n / 4), st.sampled_from([2.0**53, 2.0**63, 1e300, -0.0]))
-SCALARS = st.one_of(st.none(), st.booleans(), INTEGERS, FLOATS, TEXT)
-NAMES = st.sampled_from(["a", "b", "a.b", "é", "$", "a[0]", "x'y", "?"])
-ATTRIBUTES = st.dictionaries(NAMES, st.one_of(SCALARS, st.just([1]), st.just({"a": 1})), max_size=4)
-INSTANTS = st.integers(0, 20)
+POOL = [None, True, False, 0, 1, -1, 1.0, 0.5, 1 << 53, (1 << 53) + 1, 2.0**53, (1 << 63) - 1, 1 << 63, 1 << 70, -0.0, "", "a", "ab", "b", "é", "1"]
+SCALARS = st.one_of(st.sampled_from(POOL), st.none(), st.booleans(), INTEGERS, FLOATS, TEXT)
+NAMES = st.sampled_from(["a", "x'y"])
+ATTRIBUTES = st.dictionaries(NAMES, st.one_of(SCALARS, st.just([1]), st.just({"a": 1})), max_size=2)
+INSTANTS = st.integers(0, 4)
 
 
 @st.composite
 def wheres(draw: st.DrawFn) -> dict[str, Any]:
     return draw(st.dictionaries(
-        st.one_of(NAMES, st.sampled_from(["type", "status", "id", "started", "finished"])), st.nothing() | st.just(None), max_size=3,
+        st.one_of(NAMES, st.sampled_from(["type", "status", "id", "started", "finished"])), st.nothing() | st.just(None), max_size=2,
     ).flatmap(lambda keys: st.fixed_dictionaries({key: term_for(key) for key in keys})))
 
 
@@ -64,6 +65,22 @@ def test_lists_and_counts_find_exactly_what_the_predicate_matches(runs: list[tup
     expected = [line.run for line in lines if matches(parse(where), reserved_of(line), json.loads(line.attributes))]
     assert [line.run for line in store.read("list", (where,))] == expected
     assert store.read("count", (where,)) == len(expected)
+    store.close()
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("name", ["a", "a.b", "é", "$", "a[0]", "x'y", "?", "#"])
+def test_every_operator_means_the_same_for_every_pair_of_values(operator: str, name: str) -> None:
+    values: list[Any] = [*POOL, [1], {"a": 1}]
+    store = folded(start(999, "none"), *(start(n, f"i{n}", attributes=json.dumps({name: v}).encode()) for n, v in enumerate(values)))
+    for operand in ([True, False] if operator == "exists" else [[v] for v in POOL] if operator == "in" else POOL):
+        if operator in ("gt", "gte", "lt", "lte") and (operand is None or isinstance(operand, bool)):
+            continue
+        if operator == "prefix" and not isinstance(operand, str):
+            continue
+        where = parse({name: {operator: operand}})
+        expected = {n for n, value in enumerate(values) if matches(where, {}, {name: value})} | {999 for _ in [0] if matches(where, {}, {})}
+        assert {line.run for line in store.read("list", ({name: {operator: operand}},))} == expected, operand
     store.close()
 
 
