@@ -1,0 +1,42 @@
+"""For all tests: a session that leaves something behind fails."""
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.leaks import Watch
+
+DIRECTORY = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the session a temporary directory of its own, so that nobody else's files are mistaken for ours. The name is short: paths of
+    Unix sockets hold 107 bytes."""
+    directory = Path(tempfile.mkdtemp(prefix="ft-"))
+    config.stash[DIRECTORY] = directory
+    os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
+    if config.option.basetemp is None:
+        config.option.basetemp = str(directory / "pytest")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left_behind(pytestconfig: pytest.Config) -> Iterator[None]:
+    watch = Watch(pytestconfig.stash[DIRECTORY])
+    yield
+    leftovers = watch.leftovers()
+    watch.end_processes()
+    assert not leftovers, "the tests left behind:\n" + "\n".join(leftovers)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What the tests wrote is kept only when somebody will want to look at it."""
+    directory = session.config.stash[DIRECTORY]
+    if session.testsfailed:
+        print(f"\nfiles of the tests are kept in {directory}")
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
