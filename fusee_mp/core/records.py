@@ -311,3 +311,17 @@ LENGTH_BYTES: Final = 4
 def frame(data: bytes) -> bytes:
     """One encoded record as it stands in a batch: its length (u32, little-endian), then its bytes."""
     return len(data).to_bytes(LENGTH_BYTES, "little") + data
+
+
+def unframe(data: bytes) -> list[bytes]:
+    """The records that stand one after another in `data`, each behind its length. Raises ValueError when the last is cut."""
+    found: list[bytes] = []
+    at, end = 0, len(data)
+    while at < end:
+        size = int.from_bytes(data[at : at + LENGTH_BYTES], "little")
+        at += LENGTH_BYTES
+        if at + size > end:
+            raise ValueError(f"{end} bytes of records end within the one at {at - LENGTH_BYTES}")
+        found.append(data[at : at + size])
+        at += size
+    return found

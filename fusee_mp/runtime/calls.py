@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-
-import msgspec
-from msgspec import Struct
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fusee_mp.core import records as r
+from fusee_mp.core.calls import Call, CancelCall, Mutation, Outcome, ResultCall, SignalCall, StartCall, Started, StartedCall, TerminateCall
 from fusee_mp.core.journal import Journal
 from fusee_mp.errors import AlreadyExists, FuseeError, NotFound, Rejected, StorageFull, UnknownWorkflow
 from fusee_mp.runtime.home import Found
@@ -20,86 +18,9 @@ from fusee_mp.runtime.run import BEHAVIOUR, Run
 if TYPE_CHECKING:
     from fusee_mp.runtime.shard_runtime import ShardRuntime
 
-OnRunning: TypeAlias = Literal["fail", "use_existing", "terminate"]
-OnFinished: TypeAlias = Literal["allow", "allow_if_failed", "refuse", "use_existing"]
 Entry: TypeAlias = "Run | Found | FuseeError | None"
 # reply(value, None) or reply(None, error); called once, on the loop.
 Reply: TypeAlias = Callable[[Any, "FuseeError | None"], None]
-
-
-class _Call(Struct, array_like=True, tag_field="$", gc=False):
-    """The base of all calls. `repeat` says that this request ID may have been used before."""
-
-
-class StartCall(_Call, tag="start"):
-    id: str
-    type: str
-    input: bytes
-    request: str
-    repeat: bool = False
-    on_running: OnRunning = "fail"
-    on_finished: OnFinished = "allow"
-    deadline_ms: int | None = None
-    attributes: bytes | None = None
-
-
-class SignalCall(_Call, tag="signal"):
-    id: str
-    name: str
-    payload: bytes
-    request: str
-    repeat: bool = False
-
-
-class CancelCall(_Call, tag="cancel"):
-    id: str
-    reason: str
-    request: str
-    repeat: bool = False
-
-
-class TerminateCall(_Call, tag="terminate"):
-    id: str
-    reason: str
-    request: str
-    repeat: bool = False
-
-
-class ResultCall(_Call, tag="result"):
-    """Waits for the end of the newest run of the ID."""
-
-    id: str
-
-
-class StartedCall(_Call, tag="started"):
-    """Waits until the ID has a run."""
-
-    id: str
-
-
-Call: TypeAlias = StartCall | SignalCall | CancelCall | TerminateCall | ResultCall | StartedCall
-Mutation: TypeAlias = StartCall | SignalCall | CancelCall | TerminateCall
-
-
-class Started(Struct, array_like=True, frozen=True, gc=False):
-    """The answer to a start: the number of the run that answers for the ID, and whether this call made it."""
-
-    run: int
-    created: bool
-
-
-class Outcome(Struct, array_like=True, frozen=True, gc=False):
-    """The answer to a result call: how the run ended."""
-
-    status: str
-    payload: bytes
-    reason: str = ""
-    type: str = ""
-
-
-_decoder: msgspec.msgpack.Decoder[Call] = msgspec.msgpack.Decoder(Call)  # type: ignore[arg-type]
-decode_call = _decoder.decode
-encode_call = msgspec.msgpack.encode
 
 
 class Calls:

@@ -21,6 +21,10 @@ class Home(Protocol):
     def relay_ack(self, sender: int, through: int) -> None:
         """Tell the sending shard that its messages up to this number are durable here."""
 
+    def may_act(self) -> bool:
+        """The lease is certainly still ours: bodies may start and answers may leave. When it becomes true again, the home calls
+        `ShardRuntime.work`."""
+
     async def read(self, method: str, args: tuple[Any, ...], min_lsn: int = 0) -> Any:
         """Ask the keeper, once it has applied `min_lsn`. Raises Unavailable when that takes too long."""
 

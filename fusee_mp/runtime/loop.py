@@ -3,7 +3,8 @@
 # Rule 1: callbacks run in the order in which they were scheduled; there is no selector and no other source of events.
 # Rule 2: time stands still between outcomes: `time()` is the time of the last record handed over.
 # Rule 3: tasks and futures are hashed by their creation number, so a set of them has one order (asyncio's TaskGroup aborts its
-#         children through a set).
+#         children through a set). The numbers of each run begin at a multiple of its own, recorded seed: asyncio keeps all tasks of
+#         a process in one set, where equal hashes would cost a search.
 # Rule 4: a task's path names it: the n-th child of its parent, from the root. An operation is a path and a count.
 # Rule 5: what cannot be repeated (threads, sockets, processes) is refused at the call.
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from fusee_mp.runtime.run import Run
 
 TURN_CALLBACKS_MAX: Final = 100_000
+_SEED_MASK: Final = (1 << 50) - 1
 
 
 class Sealed(BaseException):
@@ -122,7 +124,7 @@ class RunLoop(asyncio.AbstractEventLoop):
     def __init__(self, run: Run, ready: deque[Handle]) -> None:
         self.run = run
         self.ready = ready
-        self._numbers = 0
+        self._tasks = self._futures = (run.journal.start.seed & _SEED_MASK) << 8
         self._roots = 0
         self._callback_ops = [0, 0]
 
@@ -159,14 +161,12 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def create_future(self) -> RunFuture:
         future = RunFuture(loop=self)
-        self._numbers += 1
-        future.number = self._numbers
+        self._futures += 1
+        future.number = self._futures
         return future
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None, **_: Any) -> RunTask:  # type: ignore[override]
-        self._numbers += 1
         task = RunTask.__new__(RunTask)
-        task.number = self._numbers
         parent: RunTask | None = asyncio.current_task(self)  # type: ignore[assignment]
         if parent is None:
             self._roots += 1
@@ -177,6 +177,11 @@ class RunLoop(asyncio.AbstractEventLoop):
         else:
             parent.count[1] += 1
             task.path, task.count = f"{parent.path}{parent.count[1]}/", [0, 0]
+        if parent is not None and task.count is parent.count:
+            task.number = parent.number  # so that the numbers of later tasks are the same on every version
+        else:
+            self._tasks += 1
+            task.number = self._tasks
         task.__init__(coro, loop=self, name=name, context=context)  # type: ignore[misc]
         self.run.task_made(task)
         return task

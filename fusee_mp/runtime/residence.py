@@ -8,10 +8,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
-
-import msgspec
 
 from fusee_mp.core import records as r
 from fusee_mp.core.journal import Journal
@@ -141,7 +138,7 @@ class Residence:
     def revive(self, last_lsn: int, data: bytes) -> Run:
         shard = self._shard
         shard.metrics.loads += 1
-        records = [r.decode(record) for record in split(data)]
+        records = [r.decode(record) for record in r.unframe(data)]
         journal: Journal[object] = Journal.recover(records)  # type: ignore[arg-type]
         run = Run(shard, journal, shard.registry.get(journal.start.type), last_lsn)
         run.remember(records)
@@ -170,15 +167,3 @@ class Residence:
                 if row.due > first and row.run not in shard.by_number:
                     shard.timers.add(row.due, ParkedTimer(shard, row.id, row.due))
         shard.work()
-
-
-def split(data: bytes) -> Iterator[bytes]:
-    """The records of a journal as the store keeps it: each behind its length."""
-    view, at, end = memoryview(data), 0, len(data)
-    while at < end:
-        size = int.from_bytes(view[at : at + r.LENGTH_BYTES], "little")
-        at += r.LENGTH_BYTES
-        if at + size > end:
-            raise msgspec.DecodeError(f"a journal of {end} bytes ends within the record at {at}")
-        yield bytes(view[at : at + size])
-        at += size

@@ -27,7 +27,7 @@ from fusee_mp.runtime.steps import UNSET, Options, StepCall
 
 if TYPE_CHECKING:
     from fusee_mp.payload.converter import Codec
-    from fusee_mp.runtime.calls import Outcome
+    from fusee_mp.core.calls import Outcome
     from fusee_mp.runtime.registry import Registered, RunContext
     from fusee_mp.runtime.shard_runtime import ShardRuntime
 
@@ -426,6 +426,11 @@ class Run:
         """When the first of its timers is due."""
         dues = [w.due_ms for w in self.journal.open.values() if isinstance(w, TimerHandle)]
         return min(dues) if dues else None
+
+    @property
+    def bodies(self) -> int:
+        """Its step bodies that run now."""
+        return sum(isinstance(w, StepCall) and w.body is not None for w in self.journal.open.values())
 
     @property
     def is_quiet(self) -> bool:

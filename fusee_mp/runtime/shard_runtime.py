@@ -18,7 +18,8 @@ from fusee_mp.core.idfilter import IdFilter, key
 from fusee_mp.core.postbox import Inbox, Outbox
 from fusee_mp.core.timers import Timers
 from fusee_mp.errors import FuseeError, LeaseLost, NonDeterminismError
-from fusee_mp.runtime.calls import Call, Calls, Entry, Outcome, Reply
+from fusee_mp.core.calls import Call, Outcome
+from fusee_mp.runtime.calls import Calls, Entry, Reply
 from fusee_mp.runtime.crew import Crew
 from fusee_mp.runtime.home import Found, Home, Metrics
 from fusee_mp.runtime.loop import Handle
@@ -76,6 +77,7 @@ class ShardRuntime:
         self.turns = 0
         self.blocked = ""  # what the watch says of it, when it interrupts it
         self.is_closed = False
+        self.is_draining = False
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._held: list[tuple[int, Callable[..., object], tuple[Any, ...]]] = []
@@ -117,6 +119,15 @@ class ShardRuntime:
                 for entry in sent:
                     self.outbox.put(to, entry.no, r.encode_message(r.Message(self.shard, entry.no, entry.id, entry.record)))
                     after = entry.no
+
+    def drain(self) -> None:
+        """Start no further step body; those that run may end and are recorded."""
+        self.is_draining = True
+
+    @property
+    def bodies(self) -> int:
+        """Step bodies that run now."""
+        return sum(run.bodies for run in self.by_number.values())
 
     def close(self, error: FuseeError | None = None) -> None:
         """Drop every run without an effect; nothing is recorded any more. Bodies of async steps are cancelled."""
@@ -216,6 +227,8 @@ class ShardRuntime:
         self._working = True
         left = ITEMS_A_SLICE
         runnable, free = self._runnable, self._free
+        if not self.home.may_act():
+            free = deque()  # they wait until the home says that the lease still stands
         try:
             while left:
                 left -= 1

@@ -86,7 +86,7 @@ class StepCall:
 
     def begin(self) -> None:
         """Start the next attempt. Called through the gate, from a plain callback of the ordinary loop."""
-        if not self.is_open:
+        if not self.is_open or self.run.shard.is_draining:
             return
         self.attempt += 1
         self.generation += 1

@@ -10,7 +10,6 @@ import msgspec
 from fusee_mp.core import records as r
 from fusee_mp.payload.failure import decode_failure, summary
 from fusee_mp.runtime.home import OPEN_STATUSES
-from fusee_mp.runtime.residence import split
 from fusee_mp.sdk.types import JournalRecord, PendingStep, RunDetail, RunStatus
 from fusee_mp.sdk.types import Status as StatusWord
 from fusee_mp.store.results import Description, Found, Status
@@ -36,7 +35,7 @@ def status_of(row: Status, shard: int) -> RunStatus:
 
 
 def detail_of(row: Description, shard: int) -> RunDetail:
-    records = [r.decode(data) for data in split(row.data)]
+    records = [r.decode(data) for data in r.unframe(row.data)]
     found = row.found
     failure = msgspec.to_builtins(decode_failure(found.result)) if found.status == "failed" and found.result else None
     return RunDetail(

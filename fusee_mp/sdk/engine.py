@@ -13,14 +13,15 @@ from typing import Any, Final
 from fusee_mp.errors import FuseeError, Unavailable
 from fusee_mp.log import LogOptions
 from fusee_mp.log.directory import DataDirectory
-from fusee_mp.runtime.calls import Call
+from fusee_mp.core.calls import Call
 from fusee_mp.runtime.crew import Crew
 from fusee_mp.runtime.shard_runtime import ShardRuntime
 from fusee_mp.sdk.config import Config
 from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.methods import Methods
 from fusee_mp.sdk.registry import WorkflowRegistry
-from fusee_mp.shardproc.host import Host, HostOptions, MemoryHost, ShardHost
+from fusee_mp.shardproc.host import Host, HostOptions, ShardHost
+from fusee_mp.shardproc.memory import MemoryHost
 
 Workflows = Sequence[Workflow[Any, Any]]
 _WORKER: Final = "embedded"
@@ -43,6 +44,9 @@ class LocalHome:
     @property
     def refusal(self) -> str:
         return self._host.refusal
+
+    def may_act(self) -> bool:
+        return True
 
     async def read(self, method: str, args: tuple[Any, ...], min_lsn: int = 0) -> Any:
         return await self._host.read(method, args, min_lsn)

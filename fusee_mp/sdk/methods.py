@@ -15,7 +15,7 @@ from fusee_mp.core.where import parse
 from fusee_mp.duration import Duration, to_ms_or_none
 from fusee_mp.errors import Rejected
 from fusee_mp.payload.converter import Codec
-from fusee_mp.runtime.calls import Call, Outcome, StartCall
+from fusee_mp.core.calls import Call, Outcome, StartCall
 from fusee_mp.runtime.children import cause_of
 from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.describe import detail_of, status_of

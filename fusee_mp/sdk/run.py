@@ -9,7 +9,7 @@ from typing_extensions import TypeVar
 from fusee_mp.core.placement import shard_of
 from fusee_mp.duration import Duration, to_ms_or_none
 from fusee_mp.payload.converter import Codec
-from fusee_mp.runtime.calls import Call, CancelCall, ResultCall, SignalCall, StartedCall, TerminateCall
+from fusee_mp.core.calls import Call, CancelCall, ResultCall, SignalCall, StartedCall, TerminateCall
 from fusee_mp.sdk.handles import Sends
 from fusee_mp.sdk.target import named
 from fusee_mp.sdk.types import RunDetail, RunStatus

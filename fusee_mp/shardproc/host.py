@@ -17,7 +17,6 @@ from typing import Any, Final, Protocol
 
 from fusee_mp.core import records as r
 from fusee_mp.errors import FuseeError, StorageError, Unavailable
-from fusee_mp.keeper.memory import MemoryKeeper
 from fusee_mp.keeper.owner import Keeper
 from fusee_mp.log import Log, LogOptions, TornTail
 from fusee_mp.log.directory import DirectoryLock, shard_directory
@@ -29,7 +28,7 @@ RESTART_MOST_S: Final = 5.0
 LAG_RECORDS_MAX: Final = 200_000
 
 
-def _ignore(_: Any) -> None:
+def ignore(_: Any) -> None:
     """What is called when nobody wants to know."""
 
 
@@ -66,9 +65,9 @@ class ShardHost:
     """One shard's directory, open. `close` ends it on each path; `torn` says what the last crash left unfinished."""
 
     def __init__(self, directory: Path, options: HostOptions, lock: DirectoryLock, keeper: Keeper, log: Log) -> None:
-        self.on_durable: Callable[[int], None] = _ignore
-        self.on_applied: Callable[[int], None] = _ignore
-        self.on_failed: Callable[[str], None] = _ignore
+        self.on_durable: Callable[[int], None] = ignore
+        self.on_applied: Callable[[int], None] = ignore
+        self.on_failed: Callable[[str], None] = ignore
         self.directory = directory
         self.epoch = max(log.recovery.epoch, keeper.epoch)
         self._options = options
@@ -123,9 +122,10 @@ class ShardHost:
     def keeper_pid(self) -> int:
         return self._keeper.pid
 
-    @property
-    def metrics(self) -> Any:
-        return self._log.metrics
+    def flush_facts(self) -> dict[str, Any]:
+        """Flushes since the start: how many, of how many bytes, where they run."""
+        metrics = self._log.metrics
+        return {"flushes": metrics.flushes, "bytes": metrics.flushed_bytes, "mode": str(metrics.mode)}
 
     @property
     def refusal(self) -> str:
@@ -246,47 +246,6 @@ class ShardHost:
         finally:
             await self._keeper.close(checkpoint=self._options.checkpoint_on_close)
             self._lock.release()
-
-
-class MemoryHost:
-    """A shard that keeps nothing on disk: appended is durable at once."""
-
-    def __init__(self) -> None:
-        self.on_durable: Callable[[int], None] = _ignore
-        self.on_applied: Callable[[int], None] = _ignore
-        self.on_failed: Callable[[str], None] = _ignore
-        self.epoch = 0
-        self.durable_lsn = 0
-        self.refusal = ""
-        self._keeper = MemoryKeeper()
-        self._keeper.on_applied = lambda lsn: self.on_applied(lsn)
-        self._loop = asyncio.get_running_loop()
-
-    @property
-    def applied_lsn(self) -> int:
-        return self._keeper.applied_lsn
-
-    async def grant(self, worker: str, at_ms: int) -> int:
-        self.epoch += 1
-        return self.append(r.frame(r.encode(r.Grant(at_ms, self.epoch, worker))), 1)
-
-    def append(self, records: bytes, count: int) -> int:
-        self._keeper.publish_records(self.durable_lsn + 1, records)
-        self.durable_lsn += count
-        self._loop.call_soon(self._tell, self.durable_lsn)
-        return self.durable_lsn
-
-    def _tell(self, lsn: int) -> None:
-        self.on_durable(lsn)
-
-    async def read(self, method: str, args: Sequence[Any], min_lsn: int = 0, timeout: float = 10.0) -> Any:
-        return await self._keeper.read(method, args, min_lsn=min_lsn, timeout=timeout)
-
-    async def read_bytes(self, method: str, args: bytes, min_lsn: int = 0, timeout: float = 10.0) -> bytes:
-        raise Unavailable("an engine in memory serves nobody else")
-
-    async def close(self) -> None:
-        await self._keeper.close(checkpoint=False)
 
 
 def torn_message(directory: Path, torn: TornTail) -> str:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import msgspec
 
 from fusee_mp.bounds import NAME_BYTES_MAX, SHARDS_MAX
-from fusee_mp.errors import ProtocolError
+from fusee_mp.errors import FuseeError, ProtocolError
 from fusee_mp.wire.frames import Frame, encode_frame
 from fusee_mp.wire.kinds import Kind
 
@@ -224,11 +224,13 @@ class ClientWelcome(Message, frozen=True):
 
 
 class Call(Message, frozen=True):
-    """A client's call, from it or forwarded to the worker; `args` is MessagePack that only the worker decodes."""
+    """A client's call, from it or forwarded to the worker; `args` is MessagePack that only the worker decodes. `repeat`: it may have
+    been carried out before."""
 
     KIND = Kind.CALL
     method: Name
     args: bytes
+    repeat: bool = False
 
 
 class Reply(Message, frozen=True):
@@ -356,6 +358,11 @@ def decode(frame: Frame) -> Message:
 def descriptors_of(frame: bytes) -> int:
     """How many descriptors must come with this frame, judged by its kind alone; 0 for bytes too short to be one."""
     return _DESCRIPTORS.get(frame[8], 0) if len(frame) > 8 else 0
+
+
+def error_message(error: FuseeError) -> Error:
+    """An error as it travels: of its fields, those that are plain."""
+    return Error(error.code, error.message, {name: value for name, value in error.fields.items() if isinstance(value, str | int | float)})
 
 
 _PATH = re.compile(r" - at `\$\[(\d+)\]")

@@ -1,0 +1,88 @@
+"""What may be asked of a shard: the calls and their answers, as they travel.
+
+A call is a MessagePack array whose first element is its word. Every call that changes something has a request ID.
+"""
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+OnRunning: TypeAlias = Literal["fail", "use_existing", "terminate"]
+OnFinished: TypeAlias = Literal["allow", "allow_if_failed", "refuse", "use_existing"]
+
+
+class _Call(Struct, array_like=True, tag_field="$", gc=False):
+    """The base of all calls. `repeat` says that this request ID may have been used before."""
+
+
+class StartCall(_Call, tag="start"):
+    id: str
+    type: str
+    input: bytes
+    request: str
+    repeat: bool = False
+    on_running: OnRunning = "fail"
+    on_finished: OnFinished = "allow"
+    deadline_ms: int | None = None
+    attributes: bytes | None = None
+
+
+class SignalCall(_Call, tag="signal"):
+    id: str
+    name: str
+    payload: bytes
+    request: str
+    repeat: bool = False
+
+
+class CancelCall(_Call, tag="cancel"):
+    id: str
+    reason: str
+    request: str
+    repeat: bool = False
+
+
+class TerminateCall(_Call, tag="terminate"):
+    id: str
+    reason: str
+    request: str
+    repeat: bool = False
+
+
+class ResultCall(_Call, tag="result"):
+    """Waits for the end of the newest run of the ID."""
+
+    id: str
+
+
+class StartedCall(_Call, tag="started"):
+    """Waits until the ID has a run."""
+
+    id: str
+
+
+Call: TypeAlias = StartCall | SignalCall | CancelCall | TerminateCall | ResultCall | StartedCall
+Mutation: TypeAlias = StartCall | SignalCall | CancelCall | TerminateCall
+
+
+class Started(Struct, array_like=True, frozen=True, gc=False):
+    """The answer to a start: the number of the run that answers for the ID, and whether this call made it."""
+
+    run: int
+    created: bool
+
+
+class Outcome(Struct, array_like=True, frozen=True, gc=False):
+    """The answer to a result call: how the run ended."""
+
+    status: str
+    payload: bytes
+    reason: str = ""
+    type: str = ""
+
+
+_decoder: msgspec.msgpack.Decoder[Call] = msgspec.msgpack.Decoder(Call)  # type: ignore[arg-type]
+decode_call = _decoder.decode
+encode_call = msgspec.msgpack.encode

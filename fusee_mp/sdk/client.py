@@ -1,0 +1,158 @@
+# A client: the methods of an engine, from any process.
+#
+# It keeps one connection to the shard process of each shard it acts on. When one is lost, what waited on it is asked again over a
+# new one, with its request ID and marked as a repeat, so that it has the effect and the answer of one.
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any, Final
+
+import msgspec
+
+from fusee_mp.core.calls import Call, Outcome, ResultCall, StartCall, Started
+from fusee_mp.errors import Unavailable
+from fusee_mp.sdk.address import Address, parse_address
+from fusee_mp.sdk.connection import Connection, connect
+from fusee_mp.sdk.methods import Methods
+from fusee_mp.store.reads import question
+from fusee_mp.wire import messages as m
+from fusee_mp.wire.preface import ConnectionKind, Preface
+
+RECONNECT_FIRST_S: Final = 0.05
+RECONNECT_MOST_S: Final = 1.0
+# How long a server may be away before a call that waits for it gives up.
+AWAY_S: Final = 30.0
+
+_ANSWERS: Final[dict[type, msgspec.msgpack.Decoder[Any]]] = {
+    StartCall: msgspec.msgpack.Decoder(Started), ResultCall: msgspec.msgpack.Decoder(Outcome),
+}
+
+
+class ShardConnection(Connection):
+    """A client's connection to one shard process."""
+
+    def cancelled(self, request: int, shard: int) -> None:
+        self.send(m.Cancel(), request, shard)
+
+
+class Client(Methods):
+    """Talks to a server. Made by `connect`. Not for use after a fork, nor on another loop than the one it was made on."""
+
+    def __init__(self, address: Address, name: str = "") -> None:
+        super().__init__()
+        self._address = address
+        self._client_name = name or address.name or f"{os.uname().nodename}-{os.getpid()}"
+        self._shards = 0
+        self._connections: dict[int, ShardConnection] = {}
+        self._connecting: dict[int, asyncio.Lock] = {}
+        self._made_in = os.getpid()
+        self._is_closed = False
+
+    @staticmethod
+    def connect(address: str, *, name: str = "") -> Connecting:
+        """A client of the server at this address: `async with Client.connect(..) as client`. Raises Unavailable, Rejected."""
+        return Connecting(Client(parse_address(address), name))
+
+    @property
+    def shards(self) -> int:
+        return self._shards
+
+    async def _begin(self) -> None:
+        connection = await self._greet(Preface(ConnectionKind.CLIENT_ANY))
+        connection.close("it was only asked how many shards there are")
+
+    async def _greet(self, preface: Preface) -> ShardConnection:
+        connection = await connect(self._address, lambda: ShardConnection(preface))
+        try:
+            welcome = m.decode(await connection.ask(m.ClientHello(self._client_name)))
+        except BaseException:
+            connection.abort("it was not welcomed")
+            raise
+        assert isinstance(welcome, m.ClientWelcome)
+        self._shards = welcome.shards
+        return connection
+
+    async def _connection(self, shard: int) -> ShardConnection:
+        connection = self._connections.get(shard)
+        if connection is not None and connection.is_open:
+            return connection
+        async with self._connecting.setdefault(shard, asyncio.Lock()):
+            connection = self._connections.get(shard)
+            if connection is None or not connection.is_open:
+                connection = self._connections[shard] = await self._greet(Preface(ConnectionKind.CLIENT_SHARD, shard))
+            return connection
+
+    async def _ask(self, shard: int, method: str, args: bytes) -> bytes:
+        """Ask until there is an answer; across restarts of the server, marked as a repeat."""
+        self._check_usable()
+        loop = asyncio.get_running_loop()
+        pause, away_since, repeat = RECONNECT_FIRST_S, None, False
+        while True:
+            try:
+                connection = await self._connection(shard)
+                pause, away_since = RECONNECT_FIRST_S, None
+                reply = m.decode(await connection.ask(m.Call(method, args, repeat), shard))
+            except Unavailable as e:
+                connection_lost = self._connections.get(shard)
+                if connection_lost is not None and connection_lost.is_open:
+                    raise  # the server's own word
+                now = loop.time()
+                away_since = now if away_since is None else away_since
+                if self._is_closed or now - away_since > AWAY_S:
+                    raise Unavailable(f"{e.message} (tried for {now - away_since:.0f} s)", address=str(self._address)) from None
+                repeat = True
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, RECONNECT_MOST_S)
+            else:
+                assert isinstance(reply, m.Reply)
+                return reply.value
+
+    async def _call(self, shard: int, call: Call) -> Any:
+        method = call.__struct_config__.tag
+        assert isinstance(method, str)
+        value = await self._ask(shard, method, msgspec.msgpack.encode(call))
+        decoder = _ANSWERS.get(type(call))
+        return None if decoder is None else decoder.decode(value)
+
+    async def _read(self, shard: int, method: str, args: tuple[Any, ...]) -> Any:
+        value = await self._ask(shard, method, msgspec.msgpack.encode(args))
+        return msgspec.msgpack.decode(value, type=question(method).result)
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._made_in:
+            raise Unavailable("this client was made before a fork and its connections are the parent's: make a client in this process")
+        if self._is_closed:
+            raise Unavailable("this client is closed: make another")
+
+    async def close(self) -> None:
+        """Close the connections; calls that wait raise Unavailable."""
+        self._is_closed = True
+        if os.getpid() == self._made_in:
+            for connection in self._connections.values():
+                connection.close("the client was closed")
+        self._connections.clear()
+
+
+class Connecting:
+    """A client about to be connected: `async with` it, or `await` it and close the client yourself."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def _begin(self) -> Client:
+        await self._client._begin()
+        return self._client
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self._begin().__await__()
+
+    async def __aenter__(self) -> Client:
+        return await self._begin()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._client.close()

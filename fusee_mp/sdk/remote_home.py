@@ -1,0 +1,204 @@
+# The home of a shard whose log is in a shard process: the worker's end of a lease.
+#
+# Rule 1: appends are numbered from 1 within the lease, without gaps; the LSN of an append is the lease's base plus its number.
+# Rule 2: a body starts, and an answer leaves, only within ACT_S of a ping that the shard process has answered, on a clock that
+#         goes on while the machine sleeps: a worker that was frozen must not repeat what its successor has done meanwhile.
+# Rule 3: when the connection is lost the lease is lost, and with it everything that was not acknowledged.
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from fusee_mp.core.calls import decode_call
+from fusee_mp.core.records import unframe
+from fusee_mp.errors import FuseeError, LeaseLost, Rejected, Unavailable
+from fusee_mp.runtime.shard_runtime import ShardRuntime
+from fusee_mp.sdk.connection import Connection
+from fusee_mp.store.reads import question
+from fusee_mp.store.results import State
+from fusee_mp.wire import messages as m
+from fusee_mp.wire.frames import Frame, encode_frame
+from fusee_mp.wire.kinds import Kind
+from fusee_mp.wire.preface import ConnectionKind, Preface
+from fusee_mp.wire.records import pack_records
+
+PING_S: Final = 1.0
+ACT_S: Final = 4.0
+_APPEND: Final = struct.Struct("<QI")
+_DURABLE: Final = struct.Struct("<QQQ")
+_clock: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+Reply = Callable[[Any, "FuseeError | None"], None]
+
+
+class RemoteHome(Connection):
+    """A lease over one connection. `local` finds the runtime of another shard that this process holds, or None."""
+
+    def __init__(
+        self, shard: int, local: Callable[[int], ShardRuntime | None], on_lost: Callable[[RemoteHome, str], None],
+    ) -> None:
+        super().__init__(Preface(ConnectionKind.WORKER, shard))
+        self.shard = shard
+        self.epoch = 0
+        self.base_lsn = 0
+        self.runtime: ShardRuntime | None = None
+        self._local = local
+        self._on_lost = on_lost
+        self._next = 1
+        self._sender_epochs: dict[int, int] = {}
+        self._calls: dict[int, Reply] = {}
+        self._answered_ping = 0.0
+        self._pinging: asyncio.TimerHandle | None = None
+        self._early: list[Frame] = []
+
+    async def lease(self, worker: str, instance: str) -> State:
+        """Ask for the lease. Raises the FuseeError of a refusal, Unavailable."""
+        asked_at = time.clock_gettime(_clock)
+        granted = m.decode(await self.ask(m.Lease(worker, instance, self.shard), self.shard))
+        if not isinstance(granted, m.Granted):
+            raise Unavailable(f"shard {self.shard} did not grant its lease: {granted!r}")
+        self.epoch, self.base_lsn = granted.epoch, granted.base_lsn
+        self._answered_ping = asked_at
+        self._ping()
+        return msgspec.msgpack.decode(granted.state, type=State)
+
+    def attach(self, runtime: ShardRuntime) -> None:
+        """What comes for the shard goes to this runtime, also what came before."""
+        self.runtime = runtime
+        early, self._early = self._early, []
+        for frame in early:
+            self.unasked(frame)
+
+    def hand_back(self) -> None:
+        """Give the lease back: nothing runs here any more."""
+        self.send(m.Return(), 0, self.shard, self.epoch)
+        self.close("the lease was handed back")
+
+    # Home
+
+    refusal = ""  # the shard process refuses new work itself
+
+    def append(self, records: bytes, count: int) -> None:
+        self.send_bytes(encode_frame(Kind.APPEND, _APPEND.pack(self._next, count) + records, 0, self.shard, self.epoch))
+        self._next += count
+
+    def may_act(self) -> bool:
+        return time.clock_gettime(_clock) - self._answered_ping < ACT_S
+
+    async def read(self, method: str, args: tuple[Any, ...], min_lsn: int = 0) -> Any:
+        frame = await self.ask(m.Read(method, msgspec.msgpack.encode(args)), self.shard, self.epoch)
+        value = m.decode(frame)
+        assert isinstance(value, m.Value)
+        return msgspec.msgpack.decode(value.value, type=question(method).result)
+
+    def relay(self, to: int, messages: Sequence[tuple[int, bytes]]) -> None:
+        local = self._local(to)
+        if local is not None:
+            # From a callback of its own: the receiving runtime must not run within the sending one.
+            local.loop.call_soon(local.deliver, self.shard, [message for _, message in messages])
+            return
+        self.send(m.Relay(to, messages[0][0], pack_records([message for _, message in messages])), 0, self.shard, self.epoch)
+
+    def relay_ack(self, sender: int, through: int) -> None:
+        local = self._local(sender)
+        if local is not None:
+            local.loop.call_soon(local.relay_acked, self.shard, through)
+        elif (epoch := self._sender_epochs.get(sender)) is not None:
+            self.send(m.RelayAck(sender, self.shard, through), 0, self.shard, epoch)
+
+    # Frames that come unasked.
+
+    def unasked(self, frame: Frame) -> None:
+        runtime = self.runtime
+        kind = frame.kind
+        if runtime is None:
+            if kind not in (Kind.PONG, Kind.REVOKED):
+                self._early.append(frame)
+                return
+        elif kind == Kind.DURABLE:
+            through, _, applied = _DURABLE.unpack(frame.body)
+            runtime.durable(self.base_lsn + through)
+            runtime.applied(self.base_lsn + applied)
+            return
+        elif kind == Kind.CALL:
+            self._call(runtime, frame)
+            return
+        elif kind == Kind.CANCEL:
+            reply = self._calls.pop(frame.request, None)
+            if reply is not None:
+                runtime.calls.forget(reply)
+            return
+        elif kind == Kind.DELIVER:
+            self._delivered(runtime, frame)
+            return
+        elif kind == Kind.RELAY_ACK:
+            ack = m.decode(frame)
+            assert isinstance(ack, m.RelayAck)
+            runtime.relay_acked(ack.target, ack.through)
+            return
+        if kind == Kind.PONG:
+            self._ponged(frame)
+        elif kind == Kind.REVOKED:
+            revoked = m.decode(frame)
+            assert isinstance(revoked, m.Revoked)
+            self.abort(f"the lease was revoked: {revoked.reason}")
+
+    def received(self, frame: Frame) -> None:
+        # Calls are numbered by the shard process, answers by this side.
+        if frame.kind in (Kind.CALL, Kind.CANCEL):
+            self.unasked(frame)
+        else:
+            super().received(frame)
+
+    def _delivered(self, runtime: ShardRuntime, frame: Frame) -> None:
+        deliver = m.decode(frame)
+        assert isinstance(deliver, m.Deliver)
+        self._sender_epochs[deliver.source] = frame.epoch
+        runtime.deliver(deliver.source, unframe(deliver.entries))
+
+    def _call(self, runtime: ShardRuntime, frame: Frame) -> None:
+        message = m.decode(frame)
+        assert isinstance(message, m.Call)
+        request = frame.request
+
+        def reply(value: Any, error: FuseeError | None) -> None:
+            self._calls.pop(request, None)
+            if error is None:
+                self.send(m.Reply(msgspec.msgpack.encode(value)), request, self.shard, self.epoch)
+            elif not isinstance(error, LeaseLost):  # then the shard's next holder answers
+                self.send(m.error_message(error), request, self.shard, self.epoch)
+
+        try:
+            call = decode_call(message.args)
+        except msgspec.DecodeError as e:
+            reply(None, Rejected(f'the call "{message.method}" cannot be read here: {e}. Use the same version on both sides'))
+            return
+        if message.repeat and hasattr(call, "repeat"):
+            call.repeat = True
+        self._calls[request] = reply
+        runtime.call(call, reply)
+
+    # Liveness.
+
+    def _ping(self) -> None:
+        self.send(m.Ping(int(time.clock_gettime(_clock) * 1e6)))
+        self._pinging = asyncio.get_running_loop().call_later(PING_S, self._ping)
+
+    def _ponged(self, frame: Frame) -> None:
+        pong = m.decode(frame)
+        assert isinstance(pong, m.Pong)
+        could = self.may_act()
+        self._answered_ping = pong.stamp / 1e6
+        if not could and self.runtime is not None and self.may_act():
+            self.runtime.work()
+
+    def lost(self, reason: str) -> None:
+        if self._pinging is not None:
+            self._pinging.cancel()
+        super().lost(reason)
+        self._on_lost(self, reason)

@@ -1,0 +1,282 @@
+# A worker: a process that leases shards of a server and runs their workflows.
+#
+# One session with the router says which shards to lease; each lease has a connection of its own to its shard process. A lease
+# that is lost takes its shard's code out of memory at once; the router gives it to whoever is next, perhaps to this worker again.
+# Leaving is orderly: running step bodies get the grace period, what they bring is made durable, then the leases go back.
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import secrets
+import signal
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from types import TracebackType
+from typing import Any, Final
+
+import fusee_mp
+from fusee_mp.duration import Duration, to_ms
+from fusee_mp.errors import FuseeError, LeaseLost, Unavailable
+from fusee_mp.runtime.crew import Crew
+from fusee_mp.runtime.shard_runtime import ShardRuntime
+from fusee_mp.sdk.address import Address, parse_address
+from fusee_mp.sdk.client import RECONNECT_FIRST_S, RECONNECT_MOST_S, Client
+from fusee_mp.sdk.connection import Connection, connect
+from fusee_mp.sdk.definitions import Workflow
+from fusee_mp.sdk.engine import clock_ms
+from fusee_mp.sdk.registry import WorkflowRegistry
+from fusee_mp.sdk.remote_home import RemoteHome
+from fusee_mp.wire import messages as m
+from fusee_mp.wire.frames import Frame
+from fusee_mp.wire.kinds import Kind
+from fusee_mp.wire.preface import ConnectionKind, Preface
+
+LOG: Final = logging.getLogger("fusee_mp.worker")
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+class Session(Connection):
+    """The connection to the router."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(Preface(ConnectionKind.CONTROL))
+        self._worker = worker
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def unasked(self, frame: Frame) -> None:
+        message = m.decode(frame)
+        if isinstance(message, m.Assign):
+            for shard in message.shards:
+                self._worker._assigned(shard)
+        elif isinstance(message, m.Revoke):
+            self._worker._revoked(message.shard, message.reason)
+        elif isinstance(message, m.Drain):
+            self._worker._drain_asked()
+        elif frame.kind == Kind.PING and isinstance(message, m.Ping):
+            self.send(m.Pong(message.stamp))
+
+    def lost(self, reason: str) -> None:
+        super().lost(reason)
+        if not self.ended.done():
+            self.ended.set_result(reason)
+
+
+class Worker:
+    """Leases shards and runs their workflows. Made by `connect`.
+
+    `held` are the shards it has now, ascending. `engine` has every method of an engine, for the whole server.
+    """
+
+    def __init__(
+        self, address: Address, workflows: Sequence[Workflow[Any, Any]], max_shards: int, lifespan: Lifespan | None, grace: Duration,
+        name: str,
+    ) -> None:
+        self._address = address
+        self._registry = WorkflowRegistry(workflows)
+        self._max_shards = max_shards
+        self._lifespan = lifespan
+        self._grace_s = to_ms(grace, "grace") / 1000
+        self.name = name or address.name or f"{os.uname().nodename}-{os.getpid()}"
+        self._instance = secrets.token_hex(8)
+        self.engine = Client(address, self.name)
+        self._runtimes: dict[int, ShardRuntime] = {}
+        self._homes: dict[int, RemoteHome] = {}
+        self._shards = 0
+        self._session: Session | None = None
+        self._crew: Crew
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._holds_one = asyncio.Event()
+        self._drain_wanted = asyncio.Event()
+        self._is_leaving = False
+        self._stack = AsyncExitStack()
+
+    @staticmethod
+    def connect(
+        address: str, *, workflows: Sequence[Workflow[Any, Any]], max_shards: int = 0, lifespan: Lifespan | None = None,
+        grace: Duration = "30s", name: str = "",
+    ) -> Joining:
+        """A worker of the server at this address: `async with Worker.connect(..) as worker: await worker.run()`.
+
+        Entered once it holds a shard; until one is free it waits as a standby. max_shards: 0 takes all that are free. lifespan: a
+        context manager entered before the first lease, for pools and clients. grace: what running steps get when it leaves.
+        Raises Unavailable when no server answers at first; later it reconnects for ever.
+        """
+        return Joining(Worker(parse_address(address), workflows, max_shards, lifespan, grace, name))
+
+    @property
+    def held(self) -> list[int]:
+        return sorted(shard for shard, runtime in self._runtimes.items() if not runtime.is_closed)
+
+    async def run(self, *, signals: bool = False) -> None:
+        """Work until cancelled, or until the server or, with `signals`, SIGTERM or SIGINT asks it to leave."""
+        loop = asyncio.get_running_loop()
+        if signals:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._drain_wanted.set)
+        try:
+            await self._drain_wanted.wait()
+        finally:
+            if signals:
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    loop.remove_signal_handler(number)
+
+    # Joining.
+
+    async def _begin(self) -> None:
+        try:
+            if self._lifespan is not None:
+                await self._stack.enter_async_context(self._lifespan())
+            self._crew = Crew()
+            await self._join()
+            await self.engine._begin()
+            self._spawn(self._stay())
+            await self._holds_one.wait()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _join(self) -> None:
+        session = await connect(self._address, lambda: Session(self))
+        hello = m.Hello(self.name, self._instance, list(self._registry), self._max_shards, 0, fusee_mp.__version__)
+        self._session = session
+        welcome = m.decode(await session.ask(hello))
+        if not isinstance(welcome, m.Welcome):
+            raise Unavailable(f"the router at {self._address} did not welcome this worker: {welcome!r}")
+        self._shards = welcome.shards
+
+    async def _stay(self) -> None:
+        """Keep a session with the router, for ever."""
+        pause = RECONNECT_FIRST_S
+        while not self._is_leaving:
+            session = self._session
+            if session is not None:
+                reason = await asyncio.shield(session.ended)
+                self._session = None
+                if not self._is_leaving:
+                    LOG.warning("worker %s lost its session with %s: %s; connecting again", self.name, self._address, reason)
+            try:
+                await self._join()
+                pause = RECONNECT_FIRST_S
+            except FuseeError as e:
+                LOG.debug("worker %s cannot connect: %s", self.name, e)
+                await asyncio.sleep(pause * (0.5 + random.random() / 2))
+                pause = min(pause * 2, RECONNECT_MOST_S)
+
+    def _spawn(self, body: Any) -> None:
+        task = asyncio.get_running_loop().create_task(body)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Shards.
+
+    def _assigned(self, shard: int) -> None:
+        if self._is_leaving or shard in self._homes:
+            return
+        self._spawn(self._take(shard))
+
+    async def _take(self, shard: int) -> None:
+        """Lease a shard and take over its runs."""
+        home: RemoteHome | None = None
+        try:
+            home = await connect(self._address, lambda: RemoteHome(shard, self._local, self._lost))
+            self._homes[shard] = home
+            state = await home.lease(self.name, self._instance)
+            runtime = ShardRuntime(shard, self._shards, self._registry, home, clock=clock_ms, draw=random.random, crew=self._crew)
+            self._runtimes[shard] = runtime
+            self._crew.shards = list(self._runtimes.values())
+            home.attach(runtime)
+            await runtime.take_over(home.base_lsn, state)
+            LOG.info("worker %s holds shard %d (epoch %d)", self.name, shard, home.epoch)
+            self._holds_one.set()
+        except FuseeError as e:
+            LOG.warning("worker %s could not take shard %d: %s", self.name, shard, e)
+            if home is not None:
+                home.abort(str(e))
+            self._homes.pop(shard, None)
+            if self._session is not None:
+                self._session.send(m.Released(shard))
+
+    def _local(self, shard: int) -> ShardRuntime | None:
+        runtime = self._runtimes.get(shard)
+        return runtime if runtime is not None and not runtime.is_closed else None
+
+    def _lost(self, home: RemoteHome, reason: str) -> None:
+        """A lease's connection is gone."""
+        if self._homes.get(home.shard) is home:
+            del self._homes[home.shard]
+        runtime = home.runtime
+        if runtime is not None:
+            if not runtime.is_closed and not self._is_leaving:
+                LOG.warning("worker %s lost shard %d: %s", self.name, home.shard, reason)
+            runtime.close(LeaseLost(f"shard {home.shard} has left this worker: {reason}"))
+            if self._runtimes.get(home.shard) is runtime:
+                del self._runtimes[home.shard]
+            self._crew.shards = list(self._runtimes.values())
+
+    def _revoked(self, shard: int, reason: str) -> None:
+        home = self._homes.get(shard)
+        if home is not None:
+            home.abort(f"the router revoked it: {reason}")
+
+    def _drain_asked(self) -> None:
+        self._drain_wanted.set()
+
+    # Leaving.
+
+    async def close(self) -> None:
+        """Leave: running bodies get the grace period, then the leases go back. Closing twice is allowed."""
+        if self._is_leaving:
+            return
+        self._is_leaving = True
+        if self._session is not None:
+            self._session.send(m.Drain())
+        runtimes = list(self._runtimes.items())
+        for _, runtime in runtimes:
+            runtime.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._grace_s):
+                while any(runtime.bodies or runtime.durable_lsn < runtime.lsn for _, runtime in runtimes if not runtime.is_closed):
+                    await asyncio.sleep(0.002)
+        for shard, runtime in runtimes:
+            home = self._homes.get(shard)
+            runtime.close(LeaseLost(f"shard {shard} was handed back"))
+            if home is not None:
+                home.hand_back()
+        await self._end()
+
+    async def _end(self) -> None:
+        await self.engine.close()
+        if self._session is not None:
+            self._session.close("the worker leaves")
+        await asyncio.sleep(0)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if hasattr(self, "_crew"):
+            self._crew.close()
+        await self._stack.aclose()
+
+
+class Joining:
+    """A worker about to join: `async with` it, or `await` it and close the worker yourself."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    async def _begin(self) -> Worker:
+        await self._worker._begin()
+        return self._worker
+
+    def __await__(self) -> Generator[Any, None, Worker]:
+        return self._begin().__await__()
+
+    async def __aenter__(self) -> Worker:
+        return await self._begin()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._worker.close()

@@ -1,0 +1,5 @@
+import sys
+
+from fusee_mp.shardproc.main import main
+
+sys.exit(main(sys.argv[1:]))

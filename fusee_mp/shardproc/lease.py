@@ -1,0 +1,133 @@
+# The right to append to the shard, and the connection of the worker that has it.
+#
+# Rule 1: only the holder of the current epoch appends; anything under another epoch is refused at the door.
+# Rule 2: what a lease accepted is flushed before the next grant is answered: the grant's record follows it in the log.
+# Rule 3: silence ends a lease, but only silence in which this process listened: when its own loop was held up, the time does
+#         not count against the worker.
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import TYPE_CHECKING, Final
+
+from fusee_mp.errors import FuseeError, ProtocolError
+from fusee_mp.wire import messages as m
+from fusee_mp.wire.frames import Frame
+from fusee_mp.wire.kinds import Kind
+from fusee_mp.wire.stream import Stream
+
+if TYPE_CHECKING:
+    from fusee_mp.shardproc.process import ShardProcess
+
+_APPEND: Final = struct.Struct("<QI")
+
+
+class Lease:
+    """A granted lease. LSNs after `base_lsn` are its appends, numbered from 1."""
+
+    __slots__ = ("connection", "worker", "instance", "epoch", "base_lsn", "appended")
+
+    def __init__(self, connection: WorkerConnection, worker: str, instance: str, epoch: int, base_lsn: int) -> None:
+        self.connection = connection
+        self.worker = worker
+        self.instance = instance
+        self.epoch = epoch
+        self.base_lsn = base_lsn
+        self.appended = 0
+
+    @property
+    def holder(self) -> str:
+        return f"{self.worker}/{self.instance}"
+
+
+class WorkerConnection(Stream):
+    """A worker's connection to this shard, from its LEASE to its end."""
+
+    def __init__(self, process: ShardProcess) -> None:
+        super().__init__()
+        self._process = process
+        self._asked = False
+        self.lease: Lease | None = None
+
+    def received(self, frame: Frame) -> None:
+        if frame.kind == Kind.APPEND:
+            self._append(frame)
+        elif frame.kind == Kind.LEASE:
+            self._ask(m.decode(frame), frame.request)
+        elif frame.kind == Kind.PING:
+            self.send_bytes(m.encode(m.Pong(m.decode(frame).stamp)))  # type: ignore[attr-defined]
+        elif self.lease is not None and self.lease is self._process.lease and frame.epoch in (0, self.lease.epoch) or frame.kind == Kind.RELAY_ACK:
+            self._process.from_worker(self, frame)
+        # else: sent under a lease that has ended meanwhile; its sender was told
+
+    def _ask(self, message: m.Message, request: int) -> None:
+        assert isinstance(message, m.Lease)
+        if self._asked:
+            raise ProtocolError("a connection asks for one lease: open another connection")
+        if message.shard != self._process.shard:
+            raise ProtocolError(f"this is shard {self._process.shard}, not {message.shard}")
+        self._asked = True
+        self._process.spawn(self._process.grant(self, message, request))
+
+    def _append(self, frame: Frame) -> None:
+        lease = self.lease
+        if lease is None or lease is not self._process.lease or frame.epoch != lease.epoch:
+            self.send(m.Revoked(f"epoch {frame.epoch} has ended"), shard=self._process.shard, epoch=frame.epoch)
+            return
+        body = frame.body
+        if len(body) <= _APPEND.size:
+            raise ProtocolError(f"an APPEND has a first number, a count and records, this one {len(body)} bytes")
+        first, count = _APPEND.unpack_from(body)
+        if first != lease.appended + 1:
+            raise ProtocolError(f"append {first} came where {lease.appended + 1} was due: appends are numbered without gaps")
+        try:
+            self._process.host.append(body[_APPEND.size:], count)
+        except FuseeError as e:
+            # What is not in the log cannot be acknowledged, and later appends would leave a gap: the worker starts again from the log.
+            self._process.end_lease(f"{e.code}: {e.message}")
+            return
+        except ValueError as e:
+            raise ProtocolError(str(e)) from e
+        lease.appended += count
+
+    def lost(self, reason: str) -> None:
+        self._process.worker_lost(self, reason)
+
+
+class LivenessWatch:
+    """Ends a lease whose worker has been silent for `revoke_s`."""
+
+    def __init__(self, process: ShardProcess, ping_s: float, revoke_s: float) -> None:
+        self._process = process
+        self._ping_s = ping_s
+        self._revoke_s = revoke_s
+        self._loop = asyncio.get_running_loop()
+        self._looked_at = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """A lease was granted."""
+        self._looked_at = self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._ping_s, self._look)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = None
+        lease = self._process.lease
+        if lease is None:
+            return
+        now = self._loop.time()
+        held_up = now - self._looked_at - self._ping_s
+        if held_up > self._ping_s / 2:
+            lease.connection.heard_at += held_up
+        self._looked_at = now
+        silent = now - lease.connection.heard_at
+        if silent > self._revoke_s:
+            self._process.end_lease(f"nothing was heard of the worker for {silent:.1f} s")
+        else:
+            self._timer = self._loop.call_later(self._ping_s, self._look)

@@ -1,0 +1,293 @@
+# One shard's process: the log and its holder, clients and peers, on one loop.
+#
+# Rule 1: nothing here looks into a payload; a step costs one frame in, one flush, one frame out.
+# Rule 2: when the log fails, the process ends at once and non-zero: nothing it might still say could be trusted.
+# Rule 3: when the router is gone, the process seals its log and ends.
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+from fusee_mp.errors import FuseeError, Unavailable
+from fusee_mp.log import LogOptions
+from fusee_mp.ring.fdpass import Channel
+from fusee_mp.ring.link import LinkFds
+from fusee_mp.shardproc.calls import ClientCalls, ClientConnection
+from fusee_mp.shardproc.host import HostOptions, ShardHost
+from fusee_mp.shardproc.lease import Lease, LivenessWatch, WorkerConnection
+from fusee_mp.shardproc.relay import Forwarded, Relay
+from fusee_mp.wire import messages as m
+from fusee_mp.wire.frames import Frame, decode_frame
+from fusee_mp.wire.kinds import Kind
+from fusee_mp.wire.preface import ConnectionKind
+from fusee_mp.wire.preface import decode as decode_preface
+
+LOG: Final = logging.getLogger("fusee_mp.shard")
+EXIT_LOG_FAILED: Final = 70
+EXIT_DAMAGED: Final = 78
+
+
+class ShardOptions(Struct, forbid_unknown_fields=True):
+    """What the router tells a shard process, as JSON on its command line."""
+
+    data: str
+    shard: int
+    shards: int
+    control: int
+    parent: int
+    server: str
+    log: dict[str, Any] = field(default_factory=dict)
+    ping_ms: int = 1_000
+    revoke_ms: int = 5_000
+    checkpoint_interval_ms: int = 30_000
+    checkpoint_on_close: bool = True
+
+
+class ShardProcess:
+    """The process's state. `run` returns its exit code."""
+
+    def __init__(self, options: ShardOptions) -> None:
+        self.options = options
+        self.shard = options.shard
+        self.shards = options.shards
+        self.server = options.server
+        self.loop = asyncio.get_running_loop()
+        self.host: ShardHost
+        self.lease: Lease | None = None
+        self.calls = ClientCalls(self)
+        self.relay = Relay(self)
+        self.forwarded = Forwarded(self)
+        self._clients: set[ClientConnection] = set()
+        self._workers: set[WorkerConnection] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._granting: WorkerConnection | None = None
+        self._ended: asyncio.Future[int] = self.loop.create_future()
+        self._watch = LivenessWatch(self, options.ping_ms / 1000, options.revoke_ms / 1000)
+        self._channel = Channel(
+            self.loop, socket.socket(fileno=options.control), self._from_router, self._router_gone, m.descriptors_of,
+        )
+        self._early: list[tuple[bytes, list[int]]] | None = []
+
+    async def run(self) -> int:
+        """Open the shard, serve it, and close it; the exit code."""
+        options = HostOptions(
+            LogOptions(**self.options.log), self.options.checkpoint_interval_ms, self.options.checkpoint_on_close,
+        )
+        self.host = await ShardHost.open(Path(self.options.data), self.shard, options)
+        self.host.on_durable, self.host.on_applied = self._durable, self._applied
+        self.host.on_failed = self._log_failed
+        self._tell(m.Ready())
+        early, self._early = self._early or [], None
+        for frame, descriptors in early:
+            self._from_router(frame, descriptors)
+        code = await self._ended
+        await self._close()
+        return code
+
+    def refuse(self, error: FuseeError) -> None:
+        """Opening failed: tell the router why, so that it can name the cause."""
+        self._tell(m.Goodbye(f"{error.code}: {error.message}"))
+        self._channel.close()
+
+    def spawn(self, body: Coroutine[Any, Any, Any]) -> None:
+        task = self.loop.create_task(body)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # The router.
+
+    def _tell(self, message: m.Message, request: int = 0) -> None:
+        if not self._channel.is_closed:
+            self._channel.send(m.encode(message, request, self.shard))
+
+    def _from_router(self, data: bytes, descriptors: list[int]) -> None:
+        if self._early is not None:
+            self._early.append((data, descriptors))
+            return
+        frame = decode_frame(data)
+        message = m.decode(frame)
+        if isinstance(message, m.Adopt):
+            self.spawn(self._adopt(message.preface, descriptors[0]))
+        elif isinstance(message, m.Ring):
+            self.relay.connect(message.shard, LinkFds.of(message.generation, descriptors))
+        elif isinstance(message, m.Revoke):
+            self.end_lease(message.reason)
+        elif isinstance(message, m.Status):
+            self._tell(m.Status(self.facts()), frame.request)
+        elif isinstance(message, m.Stop):
+            self._stop(0)
+
+    def _router_gone(self, reason: str) -> None:
+        LOG.warning("shard %d: the router is gone (%s): sealing the log and ending", self.shard, reason)
+        self._stop(0)
+
+    def _stop(self, code: int) -> None:
+        if not self._ended.done():
+            self._ended.set_result(code)
+
+    def facts(self) -> dict[str, Any]:
+        """What `fusee-mp shards` shows of this shard."""
+        host, lease = self.host, self.lease
+        return {
+            "shard": self.shard, "pid": os.getpid(), "keeper_pid": host.keeper_pid, "epoch": host.epoch,
+            "worker": lease.holder if lease else "", "durable_lsn": host.durable_lsn, "applied_lsn": host.applied_lsn,
+            "clients": len(self._clients), "calls_waiting": len(self.calls), "refusal": host.refusal,
+            "flush": host.flush_facts(), "torn": host.torn is not None,
+        }
+
+    async def _adopt(self, preface: bytes, descriptor: int) -> None:
+        """Take over a connection whose preface the router has read. The descriptor is closed on every path."""
+        sock = socket.socket(fileno=descriptor)
+        try:
+            kind = decode_preface(preface).kind
+            make: Callable[[], WorkerConnection | ClientConnection]
+            if kind is ConnectionKind.WORKER:
+                make = self._worker
+            elif kind in (ConnectionKind.CLIENT_SHARD, ConnectionKind.CLIENT_ANY):
+                make = self._client
+            else:
+                raise Unavailable("the router handed over a connection of its own")
+            await self.loop.connect_accepted_socket(make, sock)
+        except (FuseeError, OSError) as e:
+            sock.close()
+            LOG.info("shard %d: a connection ended before it began: %s", self.shard, e)
+
+    def _worker(self) -> WorkerConnection:
+        connection = WorkerConnection(self)
+        self._workers.add(connection)
+        return connection
+
+    def _client(self) -> ClientConnection:
+        connection = ClientConnection(self)
+        self._clients.add(connection)
+        return connection
+
+    # Leases.
+
+    async def grant(self, connection: WorkerConnection, ask: m.Lease, request: int) -> None:
+        """Give the lease to a worker, if it is free."""
+        lease = self.lease
+        if lease is not None and lease.worker == ask.worker:
+            self.end_lease("its worker asked for it anew")  # a new connection, or a new start of the same worker
+        if self.lease is not None or self._granting is not None:
+            connection.send(m.Error("busy", f"shard {self.shard} is held by another worker: wait for the router's word"), request, self.shard)
+            return
+        self._granting = connection
+        try:
+            base_lsn = await self.host.grant(f"{ask.worker}/{ask.instance}", time.time_ns() // 1_000_000)
+            epoch = self.host.epoch
+            state = await self.host.read_bytes("state", b"\x90", base_lsn, timeout=3600)
+        except FuseeError as e:
+            connection.send(m.error_message(e), request, self.shard)
+            return
+        finally:
+            self._granting = None
+        if not connection.is_open:
+            self._tell(m.Free(self.shard))
+            return
+        self.lease = connection.lease = Lease(connection, ask.worker, ask.instance, epoch, base_lsn)
+        connection.send(m.Granted(epoch, base_lsn, self.host.applied_lsn, 0, state), request, self.shard, epoch)
+        self._tell(m.Held(self.shard, self.lease.holder, epoch))
+        self._watch.start()
+        self.relay.granted()
+        self.calls.granted()
+
+    def end_lease(self, reason: str) -> None:
+        """The lease is over; its connection too."""
+        lease, self.lease = self.lease, None
+        if lease is None:
+            return
+        LOG.info("shard %d: the lease of %s (epoch %d) ended: %s", self.shard, lease.holder, lease.epoch, reason)
+        lease.connection.lease = None
+        lease.connection.send(m.Revoked(reason), 0, self.shard, lease.epoch)
+        lease.connection.close(reason)
+        self._watch.stop()
+        self._tell(m.Free(self.shard))
+
+    def worker_lost(self, connection: WorkerConnection, reason: str) -> None:
+        self._workers.discard(connection)
+        if self.lease is not None and self.lease.connection is connection:
+            self.end_lease(reason)
+
+    def from_worker(self, connection: WorkerConnection, frame: Frame) -> None:
+        """A frame of the holder, other than its appends."""
+        kind = frame.kind
+        if kind in (Kind.REPLY, Kind.ERROR):
+            self.calls.answered(frame)
+        elif kind == Kind.RELAY:
+            self.relay.send(frame)
+        elif kind == Kind.RELAY_ACK:
+            self.relay.acknowledge(frame)
+        elif kind == Kind.READ:
+            self.spawn(self._read(connection, frame))
+        elif kind == Kind.RETURN:
+            self.end_lease("the worker handed it back")
+
+    async def _read(self, connection: WorkerConnection, frame: Frame) -> None:
+        read = m.decode(frame)
+        assert isinstance(read, m.Read)
+        try:
+            value = await self.host.read_bytes(read.method, read.args)
+        except FuseeError as e:
+            connection.send(m.error_message(e), frame.request, self.shard, frame.epoch)
+        else:
+            connection.send(m.Value(value), frame.request, self.shard, frame.epoch)
+
+    # The log.
+
+    def _durable(self, lsn: int) -> None:
+        lease = self.lease
+        if lease is not None and lsn > lease.base_lsn:
+            self._progress(lease)
+
+    def _applied(self, lsn: int) -> None:
+        lease = self.lease
+        if lease is not None and lsn > lease.base_lsn:
+            self._progress(lease)
+
+    def _progress(self, lease: Lease) -> None:
+        host, base = self.host, lease.base_lsn
+        durable = host.durable_lsn
+        lease.connection.send(m.Durable(max(0, durable - base), durable, max(0, host.applied_lsn - base)), 0, self.shard, lease.epoch)
+
+    def _log_failed(self, reason: str) -> None:
+        LOG.critical("shard %d: %s: ending at once", self.shard, reason)
+        self._tell(m.Goodbye(f"storage: {reason}"))
+        os._exit(EXIT_LOG_FAILED)
+
+    # Clients.
+
+    def call(self, frame: Frame, answer: Callable[[bytes], None], owner: ClientConnection) -> None:
+        if frame.shard == self.shard:
+            self.calls.take(frame, answer, owner)
+        elif frame.shard >= self.shards or not self.forwarded.send(frame, answer, owner):
+            error = Unavailable(f"shard {frame.shard} of {self.shards} cannot be reached from shard {self.shard} now: try again")
+            answer(m.encode(m.error_message(error), frame.request, frame.shard))
+
+    def cancel_call(self, frame: Frame, owner: ClientConnection) -> None:
+        self.calls.cancel(owner, frame.request)
+        self.forwarded.cancel(owner, frame.request)
+
+    def client_lost(self, connection: ClientConnection) -> None:
+        self._clients.discard(connection)
+        self.calls.forget(connection)
+        self.forwarded.forget(connection)
+
+    async def _close(self) -> None:
+        self.end_lease("the server stops")
+        for connection in [*self._clients, *self._workers]:
+            connection.close("the server stops")
+        await asyncio.sleep(0)
+        for task in list(self._tasks):
+            task.cancel()
+        self.relay.close()
+        await self.host.close()
+        self._channel.close()

@@ -1,0 +1,177 @@
+# Messages between the holders of shards, through the shard processes.
+#
+# The server does not look into them and promises nothing about them: senders send again what is not acknowledged. What it does
+# promise is who may speak: a message leaves only under the sender's current epoch, and an acknowledgment reaches only the lease
+# that sent the message.
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from fusee_mp.bounds import MIB
+from fusee_mp.errors import FuseeError, Unavailable
+from fusee_mp.ring.link import Link, LinkFds
+from fusee_mp.wire import messages as m
+from fusee_mp.wire.frames import Frame, decode_frame, encode_frame
+from fusee_mp.wire.kinds import Kind
+
+if TYPE_CHECKING:
+    from fusee_mp.shardproc.process import ShardProcess
+
+LOG: Final = logging.getLogger("fusee_mp.shard")
+# Kept for a shard that nobody holds, and queued for a peer that is slow; beyond it the sender sends again later.
+KEPT_BYTES_MAX: Final = 16 * MIB
+QUEUED_BYTES_MAX: Final = 64 * MIB
+
+
+class Relay:
+    """The links of this shard process to the others, and the messages kept for a holder to come."""
+
+    def __init__(self, process: ShardProcess) -> None:
+        self._process = process
+        self._links: dict[int, Link] = {}
+        self._kept: deque[bytes] = deque()
+        self._kept_bytes = 0
+
+    def connect(self, shard: int, ends: LinkFds) -> None:
+        """A link to another shard process; it takes the place of an older one."""
+        old = self._links.pop(shard, None)
+        if old is not None:
+            old.close()
+            self._lost(shard)
+        self._links[shard] = Link(
+            self._process.loop, ends, lambda data: self._from_peer(shard, data), lambda reason: self._ended(shard, reason)
+        )
+
+    def _ended(self, shard: int, reason: str) -> None:
+        LOG.info("link of shard %d to shard %d ended: %s", self._process.shard, shard, reason)
+        self._links.pop(shard, None)
+        self._lost(shard)
+
+    def _lost(self, shard: int) -> None:
+        self._process.calls.forget(shard)
+        self._process.forwarded.unreachable(shard)
+
+    def to_peer(self, shard: int, frame: bytes) -> bool:
+        """Send a frame to another shard process. False when it cannot be taken now."""
+        link = self._links.get(shard)
+        if link is None or link.queued_bytes > QUEUED_BYTES_MAX:
+            return False
+        link.send(frame)
+        return True
+
+    # From this shard's holder.
+
+    def send(self, frame: Frame) -> None:
+        """The holder sends messages to another shard, or to its own."""
+        message = m.decode(frame)
+        assert isinstance(message, m.Relay)
+        deliver = m.encode(m.Deliver(self._process.shard, message.first, message.entries), 0, message.target, frame.epoch)
+        if message.target == self._process.shard:
+            self._deliver(deliver)
+        else:
+            self.to_peer(message.target, deliver)
+
+    def acknowledge(self, frame: Frame) -> None:
+        """The holder acknowledges what another shard sent; the frame's epoch is that of the sender's lease."""
+        message = m.decode(frame)
+        assert isinstance(message, m.RelayAck)
+        data = encode_frame(frame.kind, frame.body, 0, message.source, frame.epoch)
+        if message.source == self._process.shard:
+            self._acknowledged(decode_frame(data))
+        else:
+            self.to_peer(message.source, data)
+
+    # From another shard process.
+
+    def _from_peer(self, shard: int, data: bytes) -> None:
+        try:
+            frame = decode_frame(data)
+            if frame.kind == Kind.DELIVER:
+                self._deliver(data)
+            elif frame.kind == Kind.RELAY_ACK:
+                self._acknowledged(frame)
+            elif frame.kind == Kind.CALL:
+                self._process.calls.take(frame, lambda answer: self._answer(shard, answer), shard)
+            elif frame.kind == Kind.CANCEL:
+                self._process.calls.cancel(shard, frame.request)
+            else:
+                self._process.forwarded.answered(frame)
+        except FuseeError as e:
+            LOG.error("shard %d sent what shard %d cannot use: %s", shard, self._process.shard, e)
+
+    def _answer(self, shard: int, frame: bytes) -> None:
+        self.to_peer(shard, frame)
+
+    def _deliver(self, data: bytes) -> None:
+        lease = self._process.lease
+        if lease is not None:
+            lease.connection.send_bytes(data)
+        elif self._kept_bytes + len(data) <= KEPT_BYTES_MAX:
+            self._kept.append(data)
+            self._kept_bytes += len(data)
+
+    def _acknowledged(self, frame: Frame) -> None:
+        lease = self._process.lease
+        if lease is not None and lease.epoch == frame.epoch:
+            lease.connection.send_bytes(encode_frame(frame.kind, frame.body, 0, frame.shard, frame.epoch))
+
+    def granted(self) -> None:
+        """There is a holder: it gets what was kept, in order."""
+        kept, self._kept, self._kept_bytes = self._kept, deque(), 0
+        for data in kept:
+            self._deliver(data)
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+
+class _Waiting(NamedTuple):
+    answer: Callable[[bytes], None]
+    owner: object
+    request: int
+    shard: int
+
+
+class Forwarded:
+    """Calls that a client of this process makes on another shard."""
+
+    def __init__(self, process: ShardProcess) -> None:
+        self._process = process
+        self._last = 0
+        self._waiting: dict[int, _Waiting] = {}
+
+    def send(self, frame: Frame, answer: Callable[[bytes], None], owner: object) -> bool:
+        """Pass a call on to the process of its shard. False when that is not there now."""
+        self._last += 1
+        if not self._process.relay.to_peer(frame.shard, encode_frame(frame.kind, frame.body, self._last, frame.shard)):
+            return False
+        self._waiting[self._last] = _Waiting(answer, owner, frame.request, frame.shard)
+        return True
+
+    def answered(self, frame: Frame) -> None:
+        waiting = self._waiting.pop(frame.request, None)
+        if waiting is not None:
+            waiting.answer(encode_frame(frame.kind, frame.body, waiting.request, waiting.shard))
+
+    def unreachable(self, shard: int) -> None:
+        """The process of this shard is gone: who waits for it asks again."""
+        error = Unavailable(f"shard {shard} was lost while this call waited: ask again")
+        for id in [id for id, waiting in self._waiting.items() if waiting.shard == shard]:
+            waiting = self._waiting.pop(id)
+            waiting.answer(m.encode(m.error_message(error), waiting.request, waiting.shard))
+
+    def cancel(self, owner: object, request: int) -> None:
+        self._drop([id for id, waiting in self._waiting.items() if waiting.owner is owner and waiting.request == request])
+
+    def forget(self, owner: object) -> None:
+        self._drop([id for id, waiting in self._waiting.items() if waiting.owner is owner])
+
+    def _drop(self, ids: list[int]) -> None:
+        for id in ids:
+            waiting = self._waiting.pop(id)
+            self._process.relay.to_peer(waiting.shard, m.encode(m.Cancel(), id, waiting.shard))

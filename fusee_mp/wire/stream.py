@@ -1,0 +1,104 @@
+# One framed connection on an asyncio transport, whoever is at the other end.
+#
+# Rule 1: damage ends the connection with a GOODBYE that says why; nothing after it is handled.
+# Rule 2: `lost` is called once, last, whoever ended the connection; after `close` too.
+# Rule 3: a peer that does not read is held to a bound: beyond it the connection is ended, never the memory.
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from fusee_mp.bounds import FRAME_BYTES_MAX
+from fusee_mp.errors import FuseeError, ProtocolError
+from fusee_mp.wire.frames import Frame, FrameDecoder
+from fusee_mp.wire.kinds import Kind
+from fusee_mp.wire.messages import Goodbye, Message, decode, encode
+
+# More than a few of the largest frames waiting for a peer: it does not read.
+UNSENT_BYTES_MAX: Final = 8 * FRAME_BYTES_MAX
+
+
+class Stream(asyncio.Protocol):
+    """Subclasses say what to do with frames (`received`) and at the end (`lost`)."""
+
+    def __init__(self) -> None:
+        self._decoder = FrameDecoder()
+        self._transport: asyncio.Transport | None = None
+        self._reason = ""
+        self.is_open = False
+        self.heard_at = 0.0  # the loop's time when bytes last came
+
+    # For subclasses.
+
+    def opened(self) -> None:
+        """The connection is there."""
+
+    def received(self, frame: Frame) -> None:
+        """A frame came."""
+        raise NotImplementedError
+
+    def lost(self, reason: str) -> None:
+        """The connection is gone."""
+
+    # For those who use it.
+
+    def send(self, message: Message, request: int = 0, shard: int = 0, epoch: int = 0) -> None:
+        """Send a message; on a closed connection that does nothing, since `lost` has said so."""
+        self.send_bytes(encode(message, request, shard, epoch))
+
+    def send_bytes(self, frame: bytes) -> None:
+        transport = self._transport
+        if transport is None or not self.is_open:
+            return
+        transport.write(frame)
+        if transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+            self.abort(f"the peer does not read: over {UNSENT_BYTES_MAX} bytes wait for it")
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None and self.is_open else 0
+
+    def close(self, reason: str) -> None:
+        """Say why, send what is waiting, and end the connection."""
+        if self.is_open and self._transport is not None:
+            self.send(Goodbye(reason))
+            self._reason = self._reason or reason
+            self.is_open = False
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            self._reason = self._reason or reason
+            self.is_open = False
+            self._transport.abort()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.is_open = True
+        self.heard_at = asyncio.get_running_loop().time()
+        self.opened()
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_at = asyncio.get_running_loop().time()
+        try:
+            for frame in self._decoder.feed(data):
+                if not self.is_open:
+                    return
+                if frame.kind == Kind.GOODBYE:
+                    goodbye = decode(frame)
+                    self._reason = self._reason or (goodbye.reason if isinstance(goodbye, Goodbye) else "")
+                else:
+                    self.received(frame)
+        except ProtocolError as e:
+            self.close(e.message)
+        except FuseeError as e:
+            self.close(f"{e.code}: {e.message}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+        self._transport = None
+        self.lost(self._reason or (f"the connection broke: {exc}" if exc else "the peer closed the connection"))
