@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from fusee_mp.errors import FuseeError, ProtocolError, StorageError
 from fusee_mp.keeper import protocol as p
 from fusee_mp.keeper.process import Process
@@ -32,7 +34,7 @@ def main() -> None:
         _serve(owner, directory, checkpoint_ms / 1000)
     except (StorageError, OSError) as e:
         _give_up(owner, e)
-    except ProtocolError as e:
+    except (ProtocolError, msgspec.MsgspecError) as e:
         sys.exit(f"keeper of {directory}: {e}")
 
 

@@ -136,7 +136,7 @@ class Keeper(asyncio.Protocol):
             self._wanted_lsn = max(self._wanted_lsn, min_lsn)
             self._send_position()
         id = next(self._ids)
-        return await self._ask(id, p.Ask(id, method, msgspec.Raw(args), min_lsn, round(timeout * 1000)), method, min_lsn, timeout)
+        return await self._ask(id, p.Ask(id, method, args, min_lsn, round(timeout * 1000)), method, min_lsn, timeout)
 
     async def checkpoint(self, timeout: float = 60.0) -> int:
         """Make everything published so far applied and safe from a crash of the machine; the LSN that is so now.
@@ -237,7 +237,7 @@ class Keeper(asyncio.Protocol):
     def _take(self, message: p.ToOwner) -> None:
         match message:
             case p.Answer(id, value):
-                self._resolve(id, bytes(value))
+                self._resolve(id, value)
             case p.Failure(id, code, text, fields):
                 self._resolve(id, BY_CODE.get(code, FuseeError)(text, **fields))
             case p.Applied(lsn):

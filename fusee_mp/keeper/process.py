@@ -185,7 +185,7 @@ class Process:
             case p.Close():
                 self._is_ending = True
 
-    def _ask(self, id: int, method: str, args: msgspec.Raw, min_lsn: int, deadline: float) -> None:
+    def _ask(self, id: int, method: str, args: bytes, min_lsn: int, deadline: float) -> None:
         try:
             asked = Question(id, method, msgspec.msgpack.decode(args, type=list[Any]), deadline)
             question(method)
@@ -225,7 +225,7 @@ class Process:
         if isinstance(value, FuseeError):
             self._send(p.Failure(asked.id, value.code, value.message, value.fields))
         else:
-            self._send(p.Answer(asked.id, msgspec.Raw(p.encode_value(value))))
+            self._send(p.Answer(asked.id, p.encode_value(value)))
 
     def report(self, kind: str, reason: str) -> None:
         self._send(p.Trouble(kind, reason))

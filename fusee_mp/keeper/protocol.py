@@ -31,11 +31,12 @@ class Publish(_Message, tag=1):
 
 
 class Ask(_Message, tag=2):
-    """A read (store/reads.py) by name; to be answered once the store holds `min_lsn`, within `timeout_ms`."""
+    """A read (store/reads.py) by name, with its arguments as a MessagePack array; to be answered once the store holds `min_lsn`,
+    within `timeout_ms`."""
 
     id: int
     method: str
-    args: msgspec.Raw
+    args: bytes
     min_lsn: int
     timeout_ms: int
 
@@ -72,10 +73,10 @@ class Checkpointed(_Message, tag=12):
 
 
 class Answer(_Message, tag=13):
-    """The answer to a question."""
+    """The answer to a question, in MessagePack."""
 
     id: int
-    value: msgspec.Raw
+    value: bytes
 
 
 class Failure(_Message, tag=14):

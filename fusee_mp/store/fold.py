@@ -127,7 +127,7 @@ def fold(group: Group, entries: list[Entry]) -> None:
             continue
         row = rows.get(record.run)
         if kind is r.Start:
-            _start(group, record, entry) if row is None else stray(group, entry)
+            _start(group, record, entry) if row is None or row.gone else stray(group, entry)
         elif row is None or row.gone:
             stray(group, entry)
         else:

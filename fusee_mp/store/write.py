@@ -50,7 +50,7 @@ def write(db: sqlite3.Connection, group: Group, next_pos: int, old_types: int) -
     next_pos = _write_chunks(db, live, next_pos)
     _write_types(db, group, old_types)
     _write_runs(db, live)
-    _write_tally(db, group.rows.values())
+    _write_tally(db, live, group.deleted)
     _write_messages(db, group)
     db.executemany("insert or ignore into request(hash, lsn, run, key) values(?, ?, ?, ?)", group.requests)
     return next_pos
@@ -109,13 +109,13 @@ def _moved(row: Row) -> dict[str, Any]:
     return moved
 
 
-def _write_tally(db: sqlite3.Connection, rows: Iterable[Row]) -> None:
+def _write_tally(db: sqlite3.Connection, live: list[Row], deleted: list[Row]) -> None:
     tally: defaultdict[tuple[int, int], int] = defaultdict(int)
-    for row in rows:
+    for row in (*live, *deleted):
         if not row.is_new:
             tally[row.type, row.was_status] -= 1
-        if not row.gone:
-            tally[row.type, row.status] += 1
+    for row in live:
+        tally[row.type, row.status] += 1
     changes = [(kind, status, n) for (kind, status), n in tally.items() if n]
     db.executemany("insert into tally values(?, ?, ?) on conflict do update set n = n + excluded.n", changes)
 
