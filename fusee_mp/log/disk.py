@@ -3,7 +3,7 @@
 # `Disk` is the one door to the file system: the real one here, a failing and a forgetting one in the tests. A *script* is a list of
 # named steps on files of one directory, so that the same list can be run in this process or sent to another.
 #
-# Run as a program this file is the flush helper. It takes scripts from two sockets, one thread each: flushes on the first, work
+# Its `main` is the flush helper, in a process that has imported nothing of the package but this file. It takes scripts from two sockets, one thread each: flushes on the first, work
 # ahead (filling, marking, renaming) on the second. It decides nothing, and ends when its parent does. It must stay small in memory:
 # hence no import beyond what the interpreter itself has loaded, and no typing at run time.
 """The file operations of the log, and the helper program."""
@@ -214,7 +214,3 @@ def main(flushes: str, work: str, parent: str, directory: str, emulated_flush_ms
     worker = _Server(Disk(directory), int(work), int(parent))
     _thread.start_new_thread(worker.serve, ())
     flusher.serve()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -215,9 +215,10 @@ class Log:
 
     def _segment_begun(self) -> None:
         # Copy B goes to disk with the first batch, which nobody hears of before: so far copy A is enough.
-        begun, self._begun, old = self._begun, None, self._tail
+        begun, old = self._begun, self._tail
         assert begun is not None
         begun.write_header(1, acked=old.chain.sequence - 1)
+        self._begun = None
         self._older.append((old.number, old.first_lsn, old.size))
         self._tail = begun
         old.close()
@@ -263,7 +264,7 @@ class Log:
         if self._phase is not Phase.IDLE or self._sealed:
             return
         left_s = self._options.seal_after_ms / 1000 - (self._clock() - self._last_durable_at)
-        if left_s > 0:
+        if left_s > 0.001:  # Less is rounding: a timer for it could be due at once, again and again.
             self._seal_timer = self._loop.call_later(left_s, self._seal_due)
         else:
             self._seal()

@@ -40,26 +40,22 @@ def read_batches(directory: Path, start: Position | None, through_lsn: int, *, d
     A `start` of None begins with the oldest segment; one in a segment that is gone goes on by its LSN. Raises DamagedLog where a
     batch is missing or not whole, OSError where the disk does.
     """
+    if through_lsn < 1:
+        return
     disk = disk or Disk(str(directory))
-    lsn = start.lsn if start is not None else None
-    at = start
-    while through_lsn > 0 and (lsn is None or lsn < through_lsn):
-        segments = _segments(disk)
-        begun = lsn
-        for index, (number, header) in enumerate(segments):
-            end = segments[index + 1][1].first_lsn if index + 1 < len(segments) else through_lsn + 1
-            if lsn is not None and end <= lsn + 1:
-                continue
-            lsn = header.first_lsn - 1 if lsn is None else lsn
-            if header.first_lsn > lsn + 1:
-                raise _missing(segment_name(number), 0, lsn + 1, f"the segment begins at LSN {header.first_lsn}")
-            for batch in _read_segment(disk, number, header, at, lsn, min(end - 1, through_lsn)):
-                lsn = batch.last_lsn
-                yield batch
-            if lsn >= through_lsn:
-                return
-        if lsn == begun:
-            raise _missing(segment_name(segments[-1][0]) if segments else str(directory), 0, (lsn or 0) + 1, "no segment has it")
+    # All that is asked for was durable before this listing, so the listing has it.
+    segments = _segments(disk)
+    lsn = start.lsn if start is not None else segments[0][1].first_lsn - 1 if segments else 0
+    for at, (number, header) in enumerate(segments):
+        last_lsn = min(segments[at + 1][1].first_lsn - 1, through_lsn) if at + 1 < len(segments) else through_lsn
+        if last_lsn <= lsn:
+            continue
+        if header.first_lsn > lsn + 1:
+            raise _missing(segment_name(number), 0, lsn + 1, f"the segment begins at LSN {header.first_lsn}")
+        yield from _read_segment(disk, number, header, start, lsn, last_lsn)
+        lsn = last_lsn
+    if lsn < through_lsn:
+        raise _missing("(no segment)", 0, lsn + 1, "there is no segment that has it")
 
 
 def split_records(body: bytes | memoryview) -> Iterator[memoryview]:
