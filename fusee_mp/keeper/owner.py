@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
@@ -94,6 +94,11 @@ class Keeper(asyncio.Protocol):
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """The process has closed its end; it may take a moment until `on_exit` says so."""
+        return self._gone.done()
 
     @property
     def lag(self) -> int:
@@ -206,8 +211,7 @@ class Keeper(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
 
     def data_received(self, data: bytes) -> None:
         for body in self._frames.feed(data):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, cast
 
 from fusee_mp.bounds import FRAME_BYTES_MAX
 from fusee_mp.errors import FuseeError, ProtocolError
@@ -76,8 +76,7 @@ class Stream(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self.is_open = True
         self.heard_at = asyncio.get_running_loop().time()
         self.opened()
