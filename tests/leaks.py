@@ -36,12 +36,15 @@ class Watch:
     def _marked(self) -> Iterator[psutil.Process]:
         for process in psutil.process_iter():
             try:
-                # A zombie has no environment left; it is ours if it is a child.
-                ours = process.environ().get(MARK) == self._mark if process.status() != psutil.STATUS_ZOMBIE else process.ppid() == os.getpid()
+                if process.pid != os.getpid() and self._is_ours(process):
+                    yield process
             except psutil.Error:
                 continue
-            if ours and process.pid != os.getpid():
-                yield process
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        if process.status() == psutil.STATUS_ZOMBIE:  # It has no environment left; it is ours if it is a child.
+            return process.ppid() == os.getpid()
+        return process.environ().get(MARK) == self._mark
 
     def _new_memory(self) -> list[str]:
         gc.collect()
@@ -61,12 +64,12 @@ class Watch:
 
 def _shared_memory() -> Iterator[str]:
     """Names in /dev/shm that say that they are of this project, and memory files that this process has open."""
-    for directory, is_ours in (("/dev/shm", lambda target: "fusee" in target), ("/proc/self/fd", lambda target: target.startswith("/memfd:"))):
-        for name in os.listdir(directory) if os.path.isdir(directory) else ():
-            path = os.path.join(directory, name)
-            target = os.readlink(path) if os.path.islink(path) else path
-            if is_ours(target):
-                yield f"{path} -> {target}"
+    for path in Path("/dev/shm").glob("*fusee*"):
+        yield str(path)
+    for path in Path("/proc/self/fd").glob("*"):
+        target = os.readlink(path) if path.is_symlink() else ""
+        if target.startswith("/memfd:"):
+            yield f"{path} -> {target}"
 
 
 def _once_empty(look: Callable[[], list[str]]) -> list[str]:

@@ -28,8 +28,10 @@ GRANTED = {
 ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names}
 
 # What would make the core see time, chance, threads or the outside.
-IMPURE = {"asyncio", "concurrent", "io", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "select", "selectors", "shutil",
-          "signal", "socket", "sqlite3", "subprocess", "tempfile", "threading", "time", "uvloop"}
+IMPURE = {
+    "asyncio", "concurrent", "io", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "select", "selectors", "shutil",
+    "signal", "socket", "sqlite3", "subprocess", "tempfile", "threading", "time", "uvloop",
+}
 
 
 def modules() -> list[Path]:

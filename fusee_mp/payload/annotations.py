@@ -221,5 +221,5 @@ def _pydantic(cls: Any) -> Form | None:
     if pydantic is None or not issubclass(cls, pydantic.BaseModel):
         return None
     kinds = ANY.kinds if issubclass(cls, pydantic.RootModel) else frozenset({"object"})
-    return ForeignForm(cls, kinds, lambda value: msgspec.json.decode(value.model_dump_json(by_alias=True, round_trip=True)),
+    return ForeignForm(cls, kinds, lambda value: msgspec.json.decode(value.model_dump_json(by_alias=True, round_trip=True, warnings=False)),
                        lambda data: cls.model_validate_json(msgspec.json.encode(data)))

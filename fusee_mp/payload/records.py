@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import msgspec
@@ -152,23 +153,29 @@ class NamedTupleForm(RecordForm):
 
 
 class TypedDictForm(RecordForm):
-    """A dict with known keys; a key that the annotation does not have would be lost, so it is refused."""
+    """A dict with known keys, in the order it has; a key that the annotation does not have would be lost, so it is refused."""
 
     def dump(self, value: Any) -> dict[str, Any]:
         if type(value) is not dict:
             raise self.misfit(value)
-        unknown = value.keys() - {field.key for field in self.fields}
+        unknown = value.keys() - self._by_key.keys()
         if unknown:
             raise Misfit(f"the keys of {self.name}", f"also {sorted(map(repr, unknown))}", "Add them to the TypedDict, or leave them out.")
-        by_key = {field.key: field for field in self.fields}
-        missing = [key for key, field in by_key.items() if field.default is MISSING and key not in value]
-        if missing:
-            raise Misfit(f"a key {missing[0]!r} of {self.name}", shown(value), "Give it, or mark it NotRequired.")
-        return {key: at(slot(key), by_key[key].form.dump, item) for key, item in value.items()}
+        return self._converted(value, lambda field: field.form.dump)
 
     def load(self, data: Any) -> dict[str, Any]:
-        values = self._read_object(data)
-        return {field.key: self._value(field, values) for field in self.fields if field.key in values or field.default is MISSING}
+        return self._converted(self._read_object(data), lambda field: field.form.load)
+
+    @cached_property
+    def _by_key(self) -> dict[str, Field]:
+        return {field.key: field for field in self.fields}
+
+    def _converted(self, values: dict[str, Any], convert: Callable[[Field], Callable[[Any], Any]]) -> dict[str, Any]:
+        missing = [field.key for field in self.fields if field.default is MISSING and field.key not in values]
+        if missing:
+            raise Misfit(f"a key {missing[0]!r} of {self.name}", shown(values), "Give it, or mark it NotRequired.")
+        known = self._by_key
+        return {key: at(slot(key), convert(known[key]), item) for key, item in values.items() if key in known}
 
     def _fields_test(self, var: str, source: Source) -> str:
         known = source.bind(frozenset(field.key for field in self.fields))
