@@ -112,6 +112,7 @@ _WRITERS: dict[type, Callable[[Any, int], Any]] = {
     tuple: _named_list("tuple"), set: _named_list("set"), frozenset: _named_list("frozenset"),
     **{kind: _writer_of(form, _NAMES[kind]) for kind, form in _TEXT_FORMS.items()},
     Decimal: lambda value, depth: _tagged("decimal", str(value)),
+    Opaque: lambda value, depth: _tagged("repr", str(value)),
 }
 _READERS: dict[str, Callable[[Any], Any]] = {
     "float": float, "dict": _load_dict, "enum": _load_enum, "repr": lambda data: Opaque(STR.load(data)),

@@ -26,6 +26,7 @@ __all__ = ["Failure", "decode_failure", "encode_failure", "rebuild_failure", "re
 
 # Where a rebuilt exception keeps the text of the traceback that it had where it was raised.
 _TRACEBACK = "__fusee_traceback__"
+_ARGS: Any = vars(BaseException)["args"]  # Not `error.args`: a class may have its own idea of that name.
 _UNREADABLE = "<its str() raised"
 _GROUP_MEMBERS = frozenset({"message", "exceptions"})
 
@@ -193,7 +194,7 @@ def _notes(error: BaseException) -> list[str]:
 
 
 def _args(error: BaseException) -> tuple[Any, ...]:
-    return tuple(vars(BaseException)["args"].__get__(error))  # Not `error.args`: a class may have its own idea of that name.
+    return tuple(_ARGS.__get__(error))
 
 
 def _state(error: BaseException) -> Iterator[tuple[str, Any]]:
@@ -274,7 +275,7 @@ def _made(kind: type[BaseException], failure: Failure) -> BaseException:
         base.__init__(made, *args)  # type: ignore[misc]
     except TypeError:
         pass  # Arguments that the base never saw: the class gave it others.
-    made.args = args
+    _ARGS.__set__(made, args)
     return made
 
 
