@@ -1,161 +1,184 @@
-# The data directory: who may use it, and what it says about itself.
+# A data directory and who may write in it.
 #
-#   fusee.meta    text: format=1, shards=N, id=..; written once, when the directory is made
-#   lock          held by the engine or the server; each shard-NNN/lock by the process of that shard
-#
-# A lock is an flock on an open file: the kernel gives it back when the last process that holds the descriptor ends, however it
-# ends. Helpers inherit it, so a successor waits until the last of them is gone.
-"""Data directories: meta file, locks, and the names of shards' directories."""
+# `fusee.meta` says that a directory is ours, and how many shards it has; it is replaced whole or not at all. A `lock` file is locked
+# with flock, which ends with the last process that holds a copy of the descriptor, however it dies: a shard hands its copy to
+# its helper and keeper, so a successor waits until nobody of the old life can write any more.
+"""The data directory: its meta file, its locks, the folders of its shards."""
 from __future__ import annotations
 
-import asyncio
 import errno
 import fcntl
 import os
-import secrets
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-from fusee_mp.bounds import SHARDS_MAX
-from fusee_mp.errors import StorageError
+from fusee_mp import bounds
+from fusee_mp.errors import Rejected, StorageError
 from fusee_mp.log.disk import Disk
+from fusee_mp.log.format import FORMAT
 
-FORMAT: Final = 1
-META: Final = "fusee.meta"
-SUCCESSION_S: Final = 10.0
+META = "fusee.meta"
+LOCK = "lock"
+RESHARDING = "reshard"
+META_BYTES_MAX = 4096
+# What a start may leave behind before there is a meta file.
+_OURS_BEFORE_META = frozenset({LOCK, META + ".new", "lost+found"})
+_LINE = re.compile(r"(format|shards|id)=(\S+)")
 
 
-def shard_directory(data: Path, shard: int) -> Path:
-    """Where a shard keeps its files."""
-    return data / f"shard-{shard:03d}"
+@dataclass(frozen=True)
+class Meta:
+    """What the meta file says; `format` is a number as text, or "reshard" while the shard count is being changed."""
+
+    shards: int
+    id: str
+    format: str = str(FORMAT)
+
+    def text(self) -> str:
+        return f"format={self.format}\nshards={self.shards}\nid={self.id}\n"
 
 
-class DirectoryLock:
-    """An exclusive lock on a file. `fd` may be inherited: the lock lasts until every copy of it is closed."""
+def shard_directory(directory: Path, shard: int) -> Path:
+    return directory / f"shard-{shard:03d}"
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
-    @classmethod
-    def acquire(cls, path: Path) -> DirectoryLock:
-        """Take the lock or raise StorageError that names its holder."""
-        lock = cls(path)
+def log_directory(directory: Path, shard: int) -> Path:
+    return shard_directory(directory, shard) / "log"
+
+
+def open_directory(directory: Path, shards: int | None, *, new_id: Callable[[], str]) -> Meta:
+    """The meta of a directory, which is made if it is missing or empty: with `shards` shards, or one.
+
+    Hold the directory's lock. `shards` of None takes the count that is there. Raises StorageError for another shard count, another
+    format and a directory that is not ours; nothing is changed then.
+    """
+    if shards is not None and not 1 <= shards <= bounds.SHARDS_MAX:
+        raise Rejected(f"a directory has 1 to {bounds.SHARDS_MAX} shards, not {shards}")
+    meta = read_meta(directory)
+    if meta is None:
+        return _create(directory, Meta(shards or 1, new_id()))
+    _check_format(directory, meta)
+    if shards is not None and shards != meta.shards:
+        raise StorageError(
+            f"directory {directory} has {meta.shards} shards, and {shards} were asked for. Start with {meta.shards}, or change the "
+            f"directory first: fusee-mp reshard {directory} {shards}",
+            found=meta.shards, asked=shards,
+        )
+    return meta
+
+
+def read_meta(directory: Path) -> Meta | None:
+    """The meta file of a directory, or None where there is none. Raises StorageError where it cannot be understood."""
+    try:
+        with open(directory / META, "rb") as file:
+            data = file.read(META_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"meta file {directory / META} cannot be read: {error}") from error
+    lines = [_LINE.fullmatch(line) for line in data.decode("utf-8", "replace").splitlines()]
+    values = {match[1]: match[2] for match in lines if match}
+    if not all(lines) or set(values) != {"format", "shards", "id"} or not _is_count(values["shards"]):
+        raise StorageError(
+            f"meta file {directory / META} should have the lines format=, shards= (1 to {bounds.SHARDS_MAX}) and id=, and has {data!r}. "
+            "Restore it from a backup, or correct it by hand."
+        )
+    return Meta(int(values["shards"]), values["id"], values["format"])
+
+
+def write_meta(directory: Path, meta: Meta) -> None:
+    """Replace the meta file; after a crash the old or the new one is there, whole. Raises StorageError."""
+    disk, new = Disk(str(directory)), META + ".new"
+    try:
+        disk.unlink(new)
+        fd = disk.open(new, create=True)
         try:
-            fcntl.flock(lock.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.pread(lock.fd, 32, 0).decode("ascii", "replace").strip()
-            os.close(lock.fd)
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise StorageError(f"{path} cannot be locked: {error}") from error
-            who = f"process {holder}" if holder.isdigit() else "another process"
-            raise StorageError(
-                f"the data directory {path.parent} is in use by {who}: stop it, or use another directory", path=str(path), holder=holder,
-            ) from None
-        os.ftruncate(lock.fd, 0)
-        os.pwrite(lock.fd, f"{os.getpid()}\n".encode(), 0)
-        return lock
+            disk.write_at(fd, meta.text().encode(), 0)
+            disk.flush_fd(fd)
+        finally:
+            disk.close(fd)
+        disk.rename(new, META)
+        disk.flush_directory()
+    except OSError as error:
+        raise StorageError(f"meta file {directory / META} cannot be written: {error}") from error
+
+
+def _create(directory: Path, meta: Meta) -> Meta:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        others = sorted(set(os.listdir(directory)) - _OURS_BEFORE_META)
+    except OSError as error:
+        raise StorageError(f"directory {directory} cannot be used: {error}") from error
+    if others:
+        raise StorageError(
+            f"directory {directory} has no {META} but is not empty ({', '.join(others[:3])}, ..): it is not a data directory. "
+            "Give an empty or a new one, or restore the meta file."
+        )
+    write_meta(directory, meta)
+    return meta
+
+
+def _check_format(directory: Path, meta: Meta) -> None:
+    if meta.format == RESHARDING:
+        raise StorageError(f"a change of the shard count of {directory} was interrupted. Finish it: fusee-mp reshard {directory} {meta.shards}")
+    if meta.format != str(FORMAT):
+        raise StorageError(
+            f"directory {directory} has format {meta.format}, and this version reads format {FORMAT}. Use the version that wrote it, "
+            "or one that reads its format.",
+            found=meta.format, expected=str(FORMAT),
+        )
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= bounds.SHARDS_MAX
+
+
+class Lock:
+    """An exclusive lock on a file, held until `release` or until every process with a copy of `fd` is gone."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self.fd = fd
 
     @classmethod
-    async def acquire_soon(cls, path: Path, within_s: float = SUCCESSION_S) -> DirectoryLock:
-        """Take the lock once a predecessor's last helper is gone. Raises StorageError when that takes longer than `within_s`."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + within_s
-        while True:
-            try:
-                return cls.acquire(path)
-            except StorageError:
-                if loop.time() >= deadline:
-                    raise
-            await asyncio.sleep(0.01)
+    def acquire(cls, path: Path) -> Lock:
+        """Take the lock at once, or raise StorageError that names the holder. Makes the file and its folder if need be."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise StorageError(f"lock file {path} cannot be opened: {error}") from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = _holder(fd)
+            os.close(fd)
+            raise _not_locked(path, holder, error) from error
+        with suppress(OSError):  # The number is a courtesy: a full disk must not keep anybody from starting.
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        return cls(path, fd)
 
     def release(self) -> None:
-        """Give the lock back, as far as this process holds it."""
+        """Give this process's copy back; a second call does nothing."""
         if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+            fd, self.fd = self.fd, -1
+            os.close(fd)
 
 
-class DataDirectory:
-    """An open data directory: locked, of a known format and number of shards."""
-
-    def __init__(self, path: Path, lock: DirectoryLock, shards: int, id: str) -> None:
-        self.path = path
-        self.shards = shards
-        self.id = id
-        self._lock = lock
-
-    @classmethod
-    def open(cls, path: Path, shards: int | None = None) -> DataDirectory:
-        """Open a data directory, or make one in a folder that is missing or empty.
-
-        `shards` None is what the directory has, 1 for a new one. Raises StorageError when it is in use, is not ours, has a format
-        that this version does not know, or another number of shards.
-        """
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            if not (path / META).exists():
-                _check_empty(path)
-            lock = DirectoryLock.acquire(path / "lock")
-        except OSError as error:
-            raise StorageError(f"the data directory {path} cannot be used: {error}", path=str(path)) from error
-        try:
-            if not (path / META).exists():
-                _write_meta(path, shards or 1, secrets.token_hex(8))
-            found, id = read_meta(path)
-            _check_shards(path, found, shards)
-        except BaseException:
-            lock.release()
-            raise
-        return cls(path, lock, found, id)
-
-    def close(self) -> None:
-        self._lock.release()
-
-
-def read_meta(path: Path) -> tuple[int, str]:
-    """The number of shards and the ID that a directory's meta file names. Raises StorageError for what this version cannot use."""
-    file = path / META
+def _holder(fd: int) -> int | None:
     try:
-        text = file.read_text("ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        raise StorageError(f"{path} is not a fusee-mp data directory: {error}", path=str(path)) from error
-    values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    format = values.get("format", "")
-    if format == "reshard":
-        raise StorageError(f"{path} is in the middle of a change of its shards: run `fusee-mp reshard` again to finish it", path=str(path))
-    if format != str(FORMAT):
-        raise StorageError(f'{file} names format "{format}", this version knows {FORMAT}: use the version that made it, or upgrade', path=str(path))
-    shards = values.get("shards", "")
-    if not shards.isascii() or not shards.isdigit() or not 1 <= int(shards) <= SHARDS_MAX:
-        raise StorageError(f'{file} names "{shards}" shards: expected 1 to {SHARDS_MAX}. Restore it from a backup', path=str(path))
-    return int(shards), values.get("id", "")
+        text = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
+    except OSError:
+        return None
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
-def _write_meta(path: Path, shards: int, id: str) -> None:
-    if not 1 <= shards <= SHARDS_MAX:
-        raise StorageError(f"a data directory has 1 to {SHARDS_MAX} shards, not {shards}")
-    temporary = path / f"{META}.new"
-    with open(temporary, "w", encoding="ascii") as file:
-        file.write(f"format={FORMAT}\nshards={shards}\nid={id}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path / META)
-    Disk(str(path)).flush_directory()
-
-
-def _check_empty(path: Path) -> None:
-    strangers = sorted(entry.name for entry in path.iterdir() if entry.name not in ("lock", f"{META}.new"))
-    if strangers:
-        raise StorageError(
-            f'{path} is not a fusee-mp data directory: it has no {META}, but it has "{strangers[0]}". Name an empty or a new folder',
-            path=str(path),
-        )
-
-
-def _check_shards(path: Path, found: int, wanted: int | None) -> None:
-    if wanted is not None and wanted != found:
-        raise StorageError(
-            f"{path} has {found} shard{'s' if found > 1 else ''}, not {wanted}: open it with {found}, or change it with"
-            f" `fusee-mp reshard {path} {wanted}`", path=str(path), shards=found,
-        )
+def _not_locked(path: Path, holder: int | None, error: OSError) -> StorageError:
+    if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+        return StorageError(f"lock file {path} cannot be locked: {error}")
+    who = f"process {holder} or a helper of it" if holder else "another process"
+    return StorageError(f"{path.parent} is in use by {who} (lock file {path}). Stop that first, or use another directory.", holder=holder)
