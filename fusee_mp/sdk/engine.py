@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from fusee_mp.errors import FuseeError, Unavailable
 from fusee_mp.log import LogOptions
-from fusee_mp.log.directory import DataDirectory
+from fusee_mp.log.data import DataDirectory
 from fusee_mp.core.calls import Call
 from fusee_mp.runtime.crew import Crew
 from fusee_mp.runtime.shard_runtime import ShardRuntime

@@ -19,7 +19,8 @@ from fusee_mp.core import records as r
 from fusee_mp.errors import FuseeError, StorageError, Unavailable
 from fusee_mp.keeper.owner import Keeper
 from fusee_mp.log import Log, LogOptions, TornTail
-from fusee_mp.log.directory import DirectoryLock, shard_directory
+from fusee_mp.log.data import acquire_soon
+from fusee_mp.log.directory import LOCK, Lock, shard_directory
 
 LOG: Final = logging.getLogger("fusee_mp.shard")
 RESTART_FIRST_S: Final = 0.05
@@ -64,7 +65,7 @@ class Host(Protocol):
 class ShardHost:
     """One shard's directory, open. `close` ends it on each path; `torn` says what the last crash left unfinished."""
 
-    def __init__(self, directory: Path, options: HostOptions, lock: DirectoryLock, keeper: Keeper, log: Log) -> None:
+    def __init__(self, directory: Path, options: HostOptions, lock: Lock, keeper: Keeper, log: Log) -> None:
         self.on_durable: Callable[[int], None] = ignore
         self.on_applied: Callable[[int], None] = ignore
         self.on_failed: Callable[[str], None] = ignore
@@ -90,7 +91,7 @@ class ShardHost:
         """Lock the shard's directory, start its keeper, recover its log. Raises StorageError, DamagedLog, StorageFull."""
         directory = shard_directory(data, shard)
         directory.mkdir(parents=True, exist_ok=True)
-        lock = await DirectoryLock.acquire_soon(directory / "lock")
+        lock = await acquire_soon(directory / LOCK)
         keeper = None
         try:
             keeper = await Keeper.start(
