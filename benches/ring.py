@@ -21,14 +21,15 @@ from fusee_mp.ring.link import Link, LinkFds, pair
 from fusee_mp.wire.frames import FrameDecoder, encode_frame
 
 Send = Callable[[bytes], None]
-Connect = Callable[[Callable[[bytes], None], Callable[[], None]], Coroutine[Any, Any, tuple[Send, Callable[[], None]]]]
+OnFrame = Callable[[Send, bytes], None]
+Connect = Callable[[OnFrame, Callable[[], None]], Coroutine[Any, Any, tuple[Send, Callable[[], None]]]]
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
 
 
 class Stream(asyncio.Protocol):
     """Frames over a socket, as a connection carries them."""
 
-    def __init__(self, on_frame: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
+    def __init__(self, on_frame: OnFrame, on_end: Callable[[], None]) -> None:
         self.on_frame, self.on_end, self.decoder = on_frame, on_end, FrameDecoder()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -36,7 +37,7 @@ class Stream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for frame in self.decoder.feed(data):
-            self.on_frame(frame.body)
+            self.on_frame(self.send, frame.body)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.on_end()
@@ -46,7 +47,7 @@ class Stream(asyncio.Protocol):
 
 
 def over_socket(sock: socket.socket) -> Connect:
-    async def connect(on_frame: Callable[[bytes], None], on_end: Callable[[], None]) -> tuple[Send, Callable[[], None]]:
+    async def connect(on_frame: OnFrame, on_end: Callable[[], None]) -> tuple[Send, Callable[[], None]]:
         _, stream = await asyncio.get_running_loop().create_connection(lambda: Stream(on_frame, on_end), sock=sock)
         return stream.send, stream.transport.close
 
@@ -54,8 +55,8 @@ def over_socket(sock: socket.socket) -> Connect:
 
 
 def over_link(ends: LinkFds) -> Connect:
-    async def connect(on_frame: Callable[[bytes], None], on_end: Callable[[], None]) -> tuple[Send, Callable[[], None]]:
-        link = Link(asyncio.get_running_loop(), ends, on_frame, lambda reason: on_end())
+    async def connect(on_frame: OnFrame, on_end: Callable[[], None]) -> tuple[Send, Callable[[], None]]:
+        link = Link(asyncio.get_running_loop(), ends, lambda frame: on_frame(link.send, frame), lambda reason: on_end())
         return link.send, link.close
 
     return connect
@@ -85,13 +86,13 @@ async def answering(connect: Connect, every: int) -> None:
     ended = asyncio.get_running_loop().create_future()
     count = 0
 
-    def on_frame(frame: bytes) -> None:
+    def on_frame(send: Send, frame: bytes) -> None:
         nonlocal count
         count += 1
         if count % every == 0:
             send(frame)
 
-    send, _ = await connect(on_frame, lambda: ended.set_result(None))
+    await connect(on_frame, lambda: ended.set_result(None))
     await ended
 
 
@@ -100,7 +101,7 @@ async def pinging(connect: Connect, rounds: int, size: int, name: str) -> None:
     times: list[float] = []
     body = bytes(size)
 
-    def on_frame(frame: bytes) -> None:
+    def on_frame(send: Send, frame: bytes) -> None:
         times.append(time.perf_counter())
         if len(times) <= rounds:
             send(frame)
@@ -121,7 +122,7 @@ async def pinging(connect: Connect, rounds: int, size: int, name: str) -> None:
 
 async def flooding(connect: Connect, frames: int, size: int, name: str) -> None:
     done = asyncio.get_running_loop().create_future()
-    send, close = await connect(lambda frame: done.set_result(None), lambda: None)
+    send, close = await connect(lambda send, frame: done.set_result(None), lambda: None)
     body = bytes(size)
     start = time.perf_counter()
     for number in range(frames):
