@@ -20,6 +20,7 @@ FACTS = st.dictionaries(st.text(max_size=5), st.one_of(st.none(), st.booleans(),
 BY_HINT: dict[Any, st.SearchStrategy[Any]] = {
     str: st.text(max_size=30),
     bytes: st.binary(max_size=60),
+    bool: st.booleans(),
     int: U64,
     messages.Name: st.text(max_size=30),
     messages.Shard: st.integers(0, SHARDS_MAX - 1),
