@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
+from itertools import pairwise
 from typing import Any, cast
 
 import uvloop
@@ -113,7 +114,7 @@ async def pinging(connect: Connect, rounds: int, size: int, name: str) -> None:
     send(body)
     await done
     after = resource.getrusage(resource.RUSAGE_SELF)
-    gaps = sorted((b - a) * 1e6 for a, b in zip(times, times[1:], strict=False))
+    gaps = sorted((b - a) * 1e6 for a, b in pairwise(times))
     cpu = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / rounds * 1e6
     p50, p99 = gaps[rounds // 2], gaps[rounds * 99 // 100]
     print(f"{name:12} ping-pong {size} B: p50 {p50:.1f} us, p99 {p99:.1f} us, CPU per side and round {cpu:.1f} us")

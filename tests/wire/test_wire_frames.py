@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ def decoded_in_pieces(decoder: FrameDecoder, data: bytes, cuts: list[int]) -> tu
     frames: list[Frame] = []
     bounds = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     try:
-        for start, end in zip(bounds, bounds[1:], strict=False):
+        for start, end in pairwise(bounds):
             frames += decoder.feed(data[start:end])
     except ProtocolError:
         return frames, True
