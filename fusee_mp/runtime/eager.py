@@ -84,7 +84,7 @@ class EagerStarter:
         self._refill()
 
     def start(self, body: Body, enter: Callable[[], object], settled: Settled) -> asyncio.Task[Any] | None:
-        """Run the body up to its first suspension; `enter` runs first, in its Context.
+        """Run the body up to its first suspension; `enter` runs first, in the body's own Context.
 
         Call it from a plain callback of the loop. Returns None when the body has ended, after `settled(value, error)`; else
         its task, and `settled` is called when it ends.
@@ -95,8 +95,7 @@ class EagerStarter:
         loop, context = self._loop, self._base.copy()
         tasks._enter_task(loop, spare.task)
         try:
-            context.run(enter)
-            yielded = context.run(body.send, None)
+            yielded = context.run(_enter_and_send, enter, body)
         except StopIteration as e:
             value, error = e.value, None
         except BaseException as e:
@@ -149,6 +148,11 @@ class EagerStarter:
         for spare in self._spares:
             spare.task.cancel()
         self._spares.clear()
+
+
+def _enter_and_send(enter: Callable[[], object], body: Body) -> Any:
+    enter()
+    return body.send(None)
 
 
 async def _guard(body: Body) -> Any:

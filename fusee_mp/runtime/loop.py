@@ -13,7 +13,7 @@ import asyncio
 import sys
 from asyncio import events
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextvars import Context, copy_context
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -195,12 +195,12 @@ class RunLoop(asyncio.AbstractEventLoop):
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         self.run.complain(context)
 
-    async def fusee_step(self, step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def fusee_step(self, step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
         """What awaiting a called `@step` does in this loop: a durable step."""
         context = self.run.context
         if context is None:
             raise Sealed
-        return await context.call_step(step, args, kwargs)
+        return context.call_step(step, args, kwargs)
 
     # What the runtime asks of it.
 

@@ -1,7 +1,7 @@
 """What the runtime asks of workflow definitions; the SDK's definitions provide it."""
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class RunContext(Protocol):
     """What workflow code holds of its run."""
 
-    async def call_step(self, step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def call_step(self, step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]: ...
     def forget(self) -> None:
         """The run left memory: let go of it."""
 

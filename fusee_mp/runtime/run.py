@@ -145,7 +145,8 @@ class Run:
         shard = self.shard
         shard.turn, shard.turns = self, shard.turns + 1
         try:
-            self._drain()
+            if self.loop.ready:
+                self._drain()
             while not self._settled():
                 outcome = journal.next()
                 if outcome is not None:

@@ -34,6 +34,9 @@ BYTES_AHEAD: Final = 64 << 10  # so much goes on to the log before the work is d
 ITEMS_A_SLICE: Final = 2_048  # then the ordinary loop gets a turn: sockets, user code
 
 
+Effect = tuple[int, Callable[..., object], tuple[Any, ...]]
+
+
 class Due(Protocol):
     """Something with a deadline."""
 
@@ -80,8 +83,8 @@ class ShardRuntime:
         self.is_draining = False
         self._out: list[bytes] = []
         self._out_bytes = 0
-        self._held: list[tuple[int, Callable[..., object], tuple[Any, ...]]] = []
-        self._free: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._held: deque[Effect] = deque()
+        self._free: deque[Effect] = deque()
         self._applied: deque[tuple[int, Callable[[], object]]] = deque()
         self._runnable: deque[Run] = deque()
         self._working = False
@@ -173,13 +176,9 @@ class ShardRuntime:
         if lsn <= self.durable_lsn or self.is_closed:
             return
         self.durable_lsn = lsn
-        held, self._held = self._held, []
-        free, keep = self._free, self._held
-        for entry in held:
-            if entry[0] <= lsn:
-                free.append(entry[1:])
-            else:
-                keep.append(entry)
+        held, free = self._held, self._free
+        while held and held[0][0] <= lsn:
+            free.append(held.popleft())
         self.work()
 
     def applied(self, lsn: int) -> None:
@@ -203,9 +202,13 @@ class ShardRuntime:
         return self.lsn
 
     def hold(self, lsn: int, effect: Callable[..., object], *args: Any) -> None:
-        """Let an effect out once the log is durable through `lsn`."""
+        """Let an effect out once the log is durable through `lsn`.
+
+        Effects leave in the order in which they were held, so one may wait for the records of another that was held before it:
+        those are on their way to the disk, and a flush covers both.
+        """
         if lsn <= self.durable_lsn:
-            self._free.append((effect, args))
+            self._free.append((lsn, effect, args))
         else:
             self._held.append((lsn, effect, args))
 
@@ -237,7 +240,7 @@ class ShardRuntime:
                     self.residence.touched[run.number] = run
                     run.pump()
                 elif free:
-                    effect, args = free.popleft()
+                    _, effect, args = free.popleft()
                     effect(*args)
                 else:
                     break

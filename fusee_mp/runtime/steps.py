@@ -98,8 +98,9 @@ class StepCall:
             is_async = inspect.iscoroutinefunction(fn)
         shard = self.run.shard
         shard.metrics.attempts += 1
-        limit_ms = self._limit_ms()
-        if limit_ms is not None:
+        options = self.options
+        if options.timeout_ms is not None or options.total_timeout_ms is not None:
+            limit_ms = self._limit_ms() or 0
             self.timer = shard.loop.call_later(limit_ms / 1000, self._timed_out, self.generation)
         if is_async:
             try:
@@ -150,6 +151,8 @@ class StepCall:
         if generation != self.generation or not self.is_open:
             return
         self.timer = None
+        if self.body is not None and not self.body.done():
+            self.body.cancel()
         which, limit = ("timeout", self.options.timeout_ms)
         if self._left_ms() == 0:
             which, limit = ("total_timeout", self.options.total_timeout_ms)
@@ -171,7 +174,11 @@ class StepCall:
     def _settle(self, generation: int, value: Any, error: BaseException | None) -> None:
         if generation != self.generation or not self.is_open:
             return
-        self.stop_body()
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        self.body = None
+        self.generation = generation + 1
         if error is None:
             try:
                 payload, copy = self.codec.roundtrip(value, f"the result of step {self.name!r}")

@@ -105,8 +105,8 @@ class RunCtx(Ctx):
             base, codec, body = _PLAIN, result_codec(fn), fn
         return await self._step(name, body, args, {}, base.changed(**options) if options else base, codec)
 
-    async def call_step(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return await self._step(step.name, step.fn, args, kwargs, step.options, step.result_codec)
+    def call_step(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
+        return self._step(step.name, step.fn, args, kwargs, step.options, step.result_codec)
 
     async def _step(
         self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: StepOptions, codec: Codec
