@@ -46,10 +46,12 @@ def begin(disk: Disk, options: LogOptions, found: Recovered, salt: Callable[[], 
         tail.close()
         raise
     kept = [segment for segment in found.segments if segment.header.first_sequence < chain.sequence and segment.name != source]
-    idle = [number for number in _idle(found, chain, with_source=True) if segment_name(number) != source]
+    # A spare under a segment's name: its mark may be known to the page cache alone, and must be durable before a later segment goes.
+    marked = [(number, size) for number, name, size in found.marked if name != source]
     sizes = {segment.number: segment.size for segment in found.segments}
+    idle = [(number, sizes.get(number, 0)) for number in _idle(found, chain, with_source=True) if segment_name(number) != source]
     spares = [spare for spare in found.spares if spare[0] != source]
-    return Beginning(tail, kept, [(number, sizes.get(number, 0)) for number in idle], spares, len(found.unproven))
+    return Beginning(tail, kept, [*marked, *idle], spares, len(found.unproven))
 
 
 def _chain_to_continue(found: Recovered) -> Chain:
@@ -86,7 +88,7 @@ def _claim_file(disk: Disk, options: LogOptions, found: Recovered, number: int, 
 
 def _reusable(options: LogOptions, found: Recovered, chain: Chain, needed: int) -> str | None:
     """A spare, or a segment that holds nothing: the open before made it and was killed, so opening costs no space each time."""
-    for name, size in found.spares:
+    for name, size in (*((name, size) for _, name, size in found.marked), *found.spares):
         if size == options.segment_bytes and size >= needed:
             return name
     sizes = {segment.number: segment.size for segment in found.segments}

@@ -11,6 +11,10 @@
 # A later segment wins over an earlier one that holds the same sequences: an open copies a batch that may not be durable to a new file,
 # and makes that file's header whole only after the copy has been flushed.
 #
+# What is durable is judged more strictly: only a later batch in the same file proves it. The header of a segment that an open made says
+# that the copies in it are durable, but it may itself be known to the page cache alone; then the copies cannot be found after a
+# power cut, and they are copied once more.
+#
 # The limit of this: a disk that confirms a flush and then loses the last batch together with everything after it, the seal too,
 # leaves what a torn write leaves. Only `proven_lsn` finds that.
 #
@@ -76,10 +80,15 @@ class SegmentFile:
 
 @dataclass
 class Recovered:
-    """The log as it was found. `unproven` batches are whole, but nothing shows that they are durable."""
+    """The log as it was found. `unproven` batches are whole, but nothing shows that they are durable.
+
+    `superseded` segments hold nothing that a later one does not; `marked` ones (number, name, size) are spares under a segment's name,
+    `spares` (name, size) those under their own.
+    """
 
     segments: list[SegmentFile] = field(default_factory=list)
     superseded: list[int] = field(default_factory=list)
+    marked: list[tuple[int, str, int]] = field(default_factory=list)
     spares: list[tuple[str, int]] = field(default_factory=list)
     unproven: list[Stored] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
@@ -105,7 +114,7 @@ class _Walk:
     header: SegmentHeader
     chain: Chain
     offset: int = BATCHES_OFFSET
-    acked: int = 0
+    durable: int = 0
     unproven: list[Stored] = field(default_factory=list)
     stop: Stop = TAKEN_OVER
     proof: str | None = None
@@ -114,8 +123,8 @@ class _Walk:
     def accept(self, batch: Stored) -> None:
         self.chain = chain_after(batch.header)
         self.offset = batch.end
-        self.acked = max(self.acked, batch.header.acked)
-        self.unproven = [earlier for earlier in (*self.unproven, batch) if earlier.header.sequence > self.acked]
+        self.durable = max(self.durable, batch.header.acked)
+        self.unproven = [earlier for earlier in (*self.unproven, batch) if earlier.header.sequence > self.durable]
 
 
 def recover(directory: Path, *, proven_lsn: int = 0, disk: Disk | None = None) -> Recovered:
@@ -147,7 +156,7 @@ def _classify(disk: Disk, found: Recovered) -> list[tuple[int, SegmentHeader]]:
             if isinstance(header, str):
                 found.gaps.append(Gap(file.name, 0, 0, UNKNOWN_LSN, header))
             elif header.state == State.SPARE:
-                found.spares.append((file.name, file.size))
+                found.marked.append((number, file.name, file.size))
             else:
                 active.append((number, header))
     for number in spares:
@@ -176,7 +185,7 @@ def _walk_all(disk: Disk, active: list[tuple[int, SegmentHeader]]) -> list[_Walk
 
 
 def _walk(file: File, number: int, header: SegmentHeader, limit: int | None) -> _Walk:
-    walk = _Walk(number, header, chain_of(header), acked=header.acked, size=file.size)
+    walk = _Walk(number, header, chain_of(header), size=file.size)
     while limit is None or walk.chain.sequence < limit:
         batch = read_batch(file, header, walk.offset, walk.chain)
         if isinstance(batch, Stop):
@@ -193,7 +202,7 @@ def _proof_in_file(file: File, walk: _Walk) -> str | None:
         return "no crash leaves that"
     if file.size < walk.header.segment_bytes:
         return f"the file has {file.size} of its {walk.header.segment_bytes} bytes, and no crash shortens it"
-    if walk.acked >= walk.chain.sequence:
+    if walk.header.acked >= walk.chain.sequence:
         return "the segment header proves that it was acknowledged"
     if later := later_proof(file, walk.header, walk.offset, walk.chain.sequence):
         return f"batch {later.sequence} later in the file proves that it was acknowledged"

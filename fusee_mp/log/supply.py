@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -68,7 +69,8 @@ class Supply:
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._spares = [name for name, size in spares if size == options.segment_bytes]
-        self._retiring = 0
+        self._to_retire: deque[tuple[int, int]] = deque()
+        self._is_retiring = False
         self._is_preparing = False
         self._is_reserving = False
         self._is_closed = False
@@ -103,12 +105,12 @@ class Supply:
             self._step()
 
     def retire(self, number: int, size: int) -> None:
-        """Take back a segment whose records are all in the store: it becomes a spare, or goes."""
-        name = segment_name(number)
-        keep = size == self._options.segment_bytes and len(self._spares) + self._retiring < SPARES_MAX
-        self._retiring += keep
-        last = ("rename", name, spare_name(number)) if keep else ("unlink", name)
-        self._lane().run((*marked(name), last, ("flush_directory",)), partial(self._retired, spare_name(number) if keep else None))
+        """Take back a segment whose records are all in the store: it becomes a spare, or goes.
+
+        Strictly in the order of the calls, so that what is left of the log has no hole, whatever happens on the way.
+        """
+        self._to_retire.append((number, size))
+        self._retire_next()
 
     def release_reserve(self) -> None:
         """The disk is full for somebody else: give them the reserve, and refuse new work until it is whole again."""
@@ -118,6 +120,7 @@ class Supply:
         """Do what is due: a segment first, then the reserve."""
         if self._is_closed:
             return
+        self._retire_next()
         if self.ready is None:
             self._prepare()
         elif not self._has_reserve:
@@ -176,12 +179,27 @@ class Supply:
             self._disk.let_go()
         return True
 
+    def _retire_next(self) -> None:
+        if not self._to_retire or self._is_retiring:
+            return
+        self._is_retiring = True
+        number, size = self._to_retire[0]
+        name, spare = segment_name(number), spare_name(number)
+        if name not in self._disk.names():  # Done by a helper that died before it could say so.
+            self._retired(None, Outcome())
+            return
+        keep = size == self._options.segment_bytes and len(self._spares) < SPARES_MAX
+        last = ("rename", name, spare) if keep else ("unlink", name)
+        self._lane().run((*marked(name), last, ("flush_directory",)), partial(self._retired, spare if keep else None))
+
     def _retired(self, spare: str | None, outcome: Outcome) -> None:
-        self._retiring -= spare is not None
-        if self._went_well(outcome):
-            if spare is not None:
-                self._spares.append(spare)
-            self._step()
+        self._is_retiring = False
+        if not self._went_well(outcome):
+            return
+        self._to_retire.popleft()
+        if spare is not None:
+            self._spares.append(spare)
+        self._step()
 
     def _went_well(self, outcome: Outcome) -> bool:
         """Whether it did; where not, arrange for what follows. A file whose script was lost is left to the next open."""
