@@ -34,9 +34,11 @@ def nothing_is_left_behind(pytestconfig: pytest.Config) -> Iterator[None]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """What the tests wrote is kept only when somebody will want to look at it."""
+    """What the tests wrote is kept only when somebody will want to look at it, and only of the last session that failed."""
     directory = session.config.stash[DIRECTORY]
     if session.testsfailed:
-        print(f"\nfiles of the tests are kept in {directory}")
-    else:
-        shutil.rmtree(directory, ignore_errors=True)
+        kept = directory.parent / f"ft-failed-{os.getuid()}"
+        shutil.rmtree(kept, ignore_errors=True)
+        directory.rename(kept)
+        print(f"\nfiles of the tests are kept in {kept}")
+    shutil.rmtree(directory, ignore_errors=True)

@@ -71,6 +71,8 @@ class Builder:
         return self._container(origin, get_args(tp)) or self._class(origin, tp)
 
     def _bare(self, tp: Any) -> Form:
+        if isinstance(tp, (str, typing.ForwardRef)):
+            raise NameError(f"{tp!r} is text that nothing here resolves")
         if isinstance(tp, typing.TypeVar):
             return self.form(tp.__bound__ if tp.__bound__ is not None else Any)
         if isinstance(tp, typing.NewType):

@@ -16,7 +16,7 @@ import msgspec
 from fusee_mp.bounds import PAYLOAD_BYTES_MAX
 from fusee_mp.errors import PayloadError
 from fusee_mp.payload.annotations import Builder
-from fusee_mp.payload.forms import Form, compile_test, every
+from fusee_mp.payload.forms import Form, NoneType, compile_test, every
 from fusee_mp.payload.misfit import Misfit, shown
 from fusee_mp.payload.scalars import ForeignForm, NoForm
 
@@ -30,7 +30,7 @@ class Codec:
     __slots__ = ("_fits", "_form", "_read", "_revises", "_write", "type")
 
     def __init__(self, type: Any, scope: Mapping[str, Any] = _NOBODY) -> None:
-        self.type = type
+        self.type = None if type is NoneType else type
         self._form = _form(type, scope)
         forms = every(self._form)
         self._revises = any(form.revises for form in forms)

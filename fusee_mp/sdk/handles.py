@@ -99,8 +99,8 @@ class Update(Changes[A, R], Generic[A, R]):
     kind = "update"
 
 
-def _type_name(type: Any) -> str:
-    return getattr(type, "__name__", None) or str(type)
+def _type_name(annotation: Any) -> str:
+    return annotation.__qualname__ if isinstance(annotation, type) else str(annotation)
 
 
 @overload
