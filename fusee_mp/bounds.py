@@ -73,3 +73,20 @@ LOG_INLINE_P99_MS = 1.0
 LOG_INLINE_WORST_MS = 20.0
 
 assert LOG_STARTER_BYTES < SEGMENT_BYTES_MIN
+
+# Connections of which the router has not the whole preface: the oldest gives way. So many clients do not begin in one second.
+ROUTER_GREETINGS_MAX = 1024
+ROUTER_GREETING_MS = 10_000
+# Connections that wait for a shard process that is being started again; beyond these they are told to come back.
+ROUTER_WAITING_MAX = 1024
+ROUTER_WAITING_MS = 5_000
+# Refused connections that may still read why. One that does not listen must cost little.
+ROUTER_FAREWELLS_MAX = 256
+# Control connections: workers, and those who ask for the state of the server.
+ROUTER_SESSIONS_MAX = 4096
+# One frame from them: a HELLO with a thousand of the longest workflow names.
+CONTROL_FRAME_BYTES_MAX = 2 * MIB
+# A worker's name and the instance's together, so that both fit the name of a lease's holder.
+WORKER_NAME_CHARS_MAX = 1000
+
+assert WORKER_NAME_CHARS_MAX < NAME_BYTES_MAX <= CONTROL_FRAME_BYTES_MAX <= FRAME_BYTES_MAX

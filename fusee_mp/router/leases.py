@@ -1,0 +1,382 @@
+# The lease table: which worker should have which shard.
+#
+# Leases themselves are granted by the shard processes, durably, each with its epoch. This table only decides whom to send to which
+# shard, and hears from the shard processes what came of it. So being wrong here costs time and never safety.
+#
+# A seat is what the table knows of one shard: who holds it (as its shard process says), and which session it is assigned to. An assignment
+# is *pending* until the shard process says HELD of that session's worker; then it is *settled*.
+#
+# Rule 1: a shard is assigned to at most one session. `_seat` and `_unseat` are the only ways to change that.
+# Rule 2: HELD and FREE are the truth. An assignment that contradicts them yields.
+# Rule 3: a free shard with a session that has room is assigned before `apply` returns, to the first that arrived. The exception:
+#         a session that just let go of a shard or did not lease it in time comes last for it, and not before RETRY_MS: it may still
+#         be busy with letting go, and whoever refuses must not be asked in a circle.
+# Rule 4: a worker's newest instance is the only one. An older one's shards are fenced and given to it, and it cannot come back.
+#
+# No clock, no I/O: events in, effects out, time as an argument.
+"""`LeaseTable`: a pure machine that assigns shards to workers."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+ASSIGN_MS: Final = 10_000
+RETRY_MS: Final = 1_000
+# Instances that were replaced and must not come back. An older one would have to be alive after so many restarts of workers.
+REPLACED_MAX: Final = 1024
+
+REPLACED: Final = "a newer instance of this worker took over; if both should work, give each worker a name of its own"
+RECONNECTED: Final = "this worker connected again"
+LATE: Final = f"it was not leased within {ASSIGN_MS // 1000} s of being assigned"
+
+
+# Events.
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    session: int
+    worker: str
+    instance: str
+    workflows: tuple[str, ...] = ()
+    max_shards: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    session: int
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    shard: int
+    holder: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardUp:
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardDown:
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """Nothing else happened: assignments may be late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The server stops: nothing is assigned from now on."""
+
+
+Event = Joined | Left | Draining | Released | Held | Freed | ShardUp | ShardDown | TimePassed | Closed
+
+
+# Effects.
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Tell the session to lease these shards."""
+
+    session: int
+    shards: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """Tell the session to hand the shard back, or to forget about leasing it."""
+
+    session: int
+    shard: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Tell the shard process to end the lease that it granted."""
+
+    shard: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dismiss:
+    """Close the session, with the reason."""
+
+    session: int
+    reason: str
+
+
+Effect = Assign | Revoke | Fence | Dismiss
+
+
+@dataclass(slots=True)
+class Member:
+    """A worker's session. `shards` are those assigned to it, settled or not."""
+
+    session: int
+    worker: str
+    instance: str
+    workflows: tuple[str, ...]
+    max_shards: int
+    is_draining: bool = False
+    shards: set[int] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        return holder_name(self.worker, self.instance)
+
+    @property
+    def has_room(self) -> bool:
+        return not self.is_draining and (self.max_shards == 0 or len(self.shards) < self.max_shards)
+
+
+@dataclass(slots=True)
+class Seat:
+    shard: int
+    is_up: bool = False
+    holder: str = ""
+    epoch: int = 0
+    session: int | None = None
+    is_settled: bool = False
+    assigned_ms: int = 0
+    shunned: int | None = None
+    shunned_until_ms: int = 0
+
+    @property
+    def is_free(self) -> bool:
+        return self.is_up and not self.holder and self.session is None
+
+
+def holder_name(worker: str, instance: str) -> str:
+    """What HELD calls a worker. An instance has no slash, so the worker's name is what stands before the last one."""
+    return f"{worker}/{instance}"
+
+
+def worker_of(holder: str) -> str:
+    return holder.rpartition("/")[0]
+
+
+class LeaseTable:
+    """Who has, and who should have, each of `shards` shards. Sessions are in the order in which they arrived."""
+
+    def __init__(self, shards: int) -> None:
+        self.seats = [Seat(shard) for shard in range(shards)]
+        self.members: dict[int, Member] = {}
+        self._replaced: dict[str, None] = {}
+        self._effects: list[Effect] = []
+        self._now_ms = 0
+        self._is_closed = False
+
+    @property
+    def held(self) -> int:
+        """How many shards somebody holds."""
+        return sum(1 for seat in self.seats if seat.holder)
+
+    def apply(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take an event at a time that never decreases, and return what is to be done, in order."""
+        self._now_ms = now_ms
+        _HANDLERS[type(event)](self, event)
+        self._place()
+        effects, self._effects = self._effects, []
+        return effects
+
+    # Sessions.
+
+    def _joined(self, event: Joined) -> None:
+        if holder_name(event.worker, event.instance) in self._replaced:
+            self._effects.append(Dismiss(event.session, REPLACED))
+            return
+        member = Member(event.session, event.worker, event.instance, event.workflows, event.max_shards)
+        self.members[event.session] = member
+        taken = self._take_over_sessions(member) + self._take_over_holders(member)
+        if taken:
+            self._effects.append(Assign(member.session, tuple(taken)))
+
+    def _take_over_sessions(self, member: Member) -> list[int]:
+        taken: list[int] = []
+        for other in [m for m in self.members.values() if m.worker == member.worker and m is not member]:
+            is_same = other.instance == member.instance
+            for seat in [self.seats[shard] for shard in sorted(other.shards)]:
+                if is_same:
+                    self._hand_on(seat, member)
+                else:
+                    taken += self._take_over(seat, member, other)
+            if not is_same:
+                self._replace(other.name)
+            del self.members[other.session]
+            self._effects.append(Dismiss(other.session, RECONNECTED if is_same else REPLACED))
+        return taken
+
+    def _hand_on(self, seat: Seat, member: Member) -> None:
+        """From a session to the next of the same instance. What was pending may not have been heard, and is assigned anew."""
+        is_settled = seat.is_settled
+        self._unseat(seat)
+        if is_settled:
+            self._seat(seat, member, is_settled=True)
+
+    def _take_over(self, seat: Seat, member: Member, other: Member) -> list[int]:
+        """From an older instance. Also a pending one is fenced: its HELD may be on the way."""
+        self._effects += [Fence(seat.shard, REPLACED), Revoke(other.session, seat.shard, REPLACED)]
+        self._unseat(seat)
+        return self._reserve(seat, member)
+
+    def _take_over_holders(self, member: Member) -> list[int]:
+        """Leases of the same worker that outlived their session."""
+        taken: list[int] = []
+        for seat in self.seats:
+            if not seat.holder or seat.session is not None or worker_of(seat.holder) != member.worker:
+                continue
+            if seat.holder == member.name:
+                self._seat(seat, member, is_settled=True)
+            else:
+                self._replace(seat.holder)
+                self._effects.append(Fence(seat.shard, REPLACED))
+                taken += self._reserve(seat, member)
+        return taken
+
+    def _reserve(self, seat: Seat, member: Member) -> list[int]:
+        """Assign a shard whose lease is being ended, so that the worker asks for it at once."""
+        if self._is_closed or not member.has_room:
+            return []
+        self._seat(seat, member)
+        return [seat.shard]
+
+    def _replace(self, name: str) -> None:
+        self._replaced[name] = None
+        if len(self._replaced) > REPLACED_MAX:
+            del self._replaced[next(iter(self._replaced))]
+
+    def _left(self, event: Left) -> None:
+        member = self.members.pop(event.session, None)
+        for shard in sorted(member.shards) if member else ():
+            self._unseat(self.seats[shard], member)
+
+    def _draining(self, event: Draining) -> None:
+        member = self.members.get(event.session)
+        if member is None:
+            return
+        member.is_draining = True
+        for seat in [self.seats[shard] for shard in sorted(member.shards)]:
+            if not seat.is_settled:
+                self._unseat(seat)
+
+    def _released(self, event: Released) -> None:
+        seat = self.seats[event.shard]
+        if seat.session != event.session:
+            return
+        seat.shunned, seat.shunned_until_ms = event.session, self._now_ms + RETRY_MS
+        if not seat.is_settled:
+            self._unseat(seat)
+
+    # Shards.
+
+    def _held(self, event: Held) -> None:
+        seat = self.seats[event.shard]
+        if not seat.is_up:
+            return
+        seat.holder, seat.epoch = event.holder, event.epoch
+        if event.holder in self._replaced:
+            self._effects.append(Fence(seat.shard, REPLACED))
+            return
+        member = next((m for m in self.members.values() if m.name == event.holder), None)
+        if seat.session is not None and (member is None or seat.session != member.session):
+            self._effects.append(Revoke(seat.session, seat.shard, f'worker "{event.holder}" has leased it'))
+        self._unseat(seat)
+        seat.shunned = None
+        if member is not None:
+            self._seat(seat, member, is_settled=True)
+
+    def _freed(self, event: Freed) -> None:
+        seat = self.seats[event.shard]
+        seat.holder = ""
+        if seat.is_settled:
+            self._unseat(seat)
+
+    def _up(self, event: ShardUp) -> None:
+        self.seats[event.shard].is_up = True
+
+    def _down(self, event: ShardDown) -> None:
+        seat = self.seats[event.shard]
+        seat.is_up, seat.holder = False, ""
+        self._unseat(seat)
+
+    def _time_passed(self, event: TimePassed) -> None:
+        for seat in self.seats:
+            if seat.session is None or seat.is_settled or self._now_ms - seat.assigned_ms < ASSIGN_MS:
+                continue
+            self._effects.append(Revoke(seat.session, seat.shard, LATE))
+            if seat.holder:
+                self._effects.append(Fence(seat.shard, REPLACED))
+            seat.shunned, seat.shunned_until_ms = seat.session, self._now_ms + RETRY_MS
+            self._unseat(seat)
+
+    def _close(self, event: Closed) -> None:
+        self._is_closed = True
+
+    # Assigning.
+
+    def _place(self) -> None:
+        if self._is_closed:
+            return
+        assigned: dict[int, list[int]] = {}
+        for seat in self.seats:
+            member = self._choose(seat) if seat.is_free else None
+            if member is not None:
+                self._seat(seat, member)
+                assigned.setdefault(member.session, []).append(seat.shard)
+        self._effects += [Assign(session, tuple(shards)) for session, shards in assigned.items()]
+
+    def _choose(self, seat: Seat) -> Member | None:
+        with_room: Iterable[Member] = (m for m in self.members.values() if m.has_room)
+        shunned = None
+        for member in with_room:
+            if member.session != seat.shunned:
+                return member
+            shunned = member
+        return shunned if self._now_ms >= seat.shunned_until_ms else None
+
+    def _seat(self, seat: Seat, member: Member, is_settled: bool = False) -> None:
+        assert seat.session is None, f"shard {seat.shard} is assigned to session {seat.session}"
+        seat.session, seat.is_settled, seat.assigned_ms = member.session, is_settled, self._now_ms
+        member.shards.add(seat.shard)
+
+    def _unseat(self, seat: Seat, member: Member | None = None) -> None:
+        if seat.session is not None:
+            (member or self.members[seat.session]).shards.remove(seat.shard)
+        seat.session, seat.is_settled = None, False
+
+
+_HANDLERS: Final[dict[type, Callable[[LeaseTable, Any], None]]] = {
+    Joined: LeaseTable._joined,
+    Left: LeaseTable._left,
+    Draining: LeaseTable._draining,
+    Released: LeaseTable._released,
+    Held: LeaseTable._held,
+    Freed: LeaseTable._freed,
+    ShardUp: LeaseTable._up,
+    ShardDown: LeaseTable._down,
+    TimePassed: LeaseTable._time_passed,
+    Closed: LeaseTable._close,
+}

@@ -1,0 +1,66 @@
+"""`run`: a server as the whole of a process, with its signals and exit code."""
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Final
+
+import fusee_mp
+from fusee_mp.errors import FuseeError, Rejected
+from fusee_mp.router.options import ServeOptions
+from fusee_mp.router.server import Router
+
+LOG: Final = logging.getLogger("fusee_mp.router")
+EXIT_DONE: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_WRONG_USE: Final = 2
+
+
+def print_ready(addresses: list[str]) -> None:
+    """The one line on stdout: who waits for it can connect when it has come."""
+    print(f"fusee-mp {fusee_mp.__version__} ready on {' '.join(addresses)} (pid {os.getpid()})", flush=True)
+
+
+def run(options: ServeOptions, on_ready: Callable[[list[str]], None] = print_ready) -> int:
+    """Serve until SIGTERM or SIGINT; a second one ends at once. Returns the exit code: 0 stopped in order, 1 failed, 2 wrong options.
+
+    What goes wrong is told on stderr. Takes the signals of the process while it runs.
+    """
+    uvloop = _uvloop()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if uvloop else None) as runner:
+        try:
+            return runner.run(_run(options, on_ready))
+        except FuseeError as error:
+            print(f"fusee-mp: {error}", file=sys.stderr, flush=True)
+            return EXIT_WRONG_USE if isinstance(error, Rejected) else EXIT_FAILED
+
+
+async def _run(options: ServeOptions, on_ready: Callable[[list[str]], None]) -> int:
+    loop = asyncio.get_running_loop()
+    router = Router(options)
+    with contextlib.ExitStack() as undo:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, _stop, router, number)
+            undo.callback(loop.remove_signal_handler, number)
+        await router.serve(on_ready)
+    return EXIT_FAILED if router.was_hurried else EXIT_DONE
+
+
+def _stop(router: Router, number: int) -> None:
+    LOG.info("%s: stopping", signal.Signals(number).name)
+    router.stop()
+
+
+def _uvloop() -> ModuleType | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    module: ModuleType = uvloop
+    return module

@@ -1,0 +1,81 @@
+"""What a server is told at its start, checked as a whole before anything is opened."""
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from fusee_mp import bounds
+from fusee_mp.errors import Rejected
+from fusee_mp.log.options import LogOptions
+
+DEFAULT_LISTEN: Final = "127.0.0.1:7410"
+# `-P`: a module of the user's that stands in the working directory must not be taken for one of ours.
+SHARD_PROGRAM: Final = (sys.executable, "-P", "-m", "fusee_mp.shardproc")
+UNIX_PATH_BYTES_MAX: Final = 107
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """A server's settings; those that cannot be raise Rejected.
+
+    `listen`: TCP addresses, port 0 takes a free one. `unix`: path of a Unix socket, empty for none. `shards`: 0 takes what the directory
+    has, and for a new one a shard per core, at most 8. `grace_ms`: what leaving workers get when the server stops. `ping_ms`,
+    `revoke_ms`: how often a peer is asked, and after how much silence it counts as gone. `silence_ms`: after so long without an
+    answer a shard process is killed and started again. `program`: what runs a shard process; its options follow as JSON.
+    """
+
+    dir: str
+    listen: tuple[str, ...] = (DEFAULT_LISTEN,)
+    unix: str = ""
+    shards: int = 0
+    grace_ms: int = 30_000
+    ping_ms: int = 1_000
+    revoke_ms: int = 5_000
+    silence_ms: int = 10_000
+    flush: Literal["auto", "inline", "helper"] = "auto"
+    segment_bytes: int = bounds.SEGMENT_BYTES_DEFAULT
+    checkpoint_interval_ms: int = 30_000
+    program: tuple[str, ...] = SHARD_PROGRAM
+
+    def __post_init__(self) -> None:
+        _require(bool(self.dir), "dir", "a path", self.dir, "name the data directory")
+        _require(bool(self.listen or self.unix), "listen", "an address, or a Unix path in `unix`", self.listen, "nobody could connect")
+        _require(0 <= self.shards <= bounds.SHARDS_MAX, "shards", f"1 to {bounds.SHARDS_MAX}, or 0 for the default", self.shards)
+        _require(len(os.fsencode(self.unix)) <= UNIX_PATH_BYTES_MAX, "unix", f"at most {UNIX_PATH_BYTES_MAX} bytes", self.unix)
+        _require("\0" not in self.unix + self.dir, "unix and dir", "paths", self.unix, "leave out the zero byte")
+        for name in ("ping_ms", "revoke_ms", "silence_ms", "checkpoint_interval_ms"):
+            value = getattr(self, name)
+            _require(0 < value <= bounds.DURATION_MS_MAX, name, "more than 0 ms", value)
+        _require(0 <= self.grace_ms <= bounds.DURATION_MS_MAX, "grace_ms", "0 ms or more", self.grace_ms)
+        _require(self.revoke_ms >= 2 * self.ping_ms, "revoke_ms", f"at least twice ping_ms ({self.ping_ms})", self.revoke_ms)
+        LogOptions(**self.log)
+        for address in self.listen:
+            split_address(address)
+
+    @property
+    def log(self) -> dict[str, Any]:
+        """The log's part, for a shard process."""
+        return {"segment_bytes": self.segment_bytes, "flush": self.flush}
+
+    @property
+    def unix_path(self) -> Path | None:
+        return Path(self.unix) if self.unix else None
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`, `[v6]:port` or `:port`, which is every interface. Raises Rejected."""
+    host, colon, port = address.rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    _require(
+        bool(colon) and port.isascii() and port.isdigit() and int(port) < 1 << 16 and (is_bracketed or ":" not in host),
+        "listen", "HOST:PORT with a port from 0 to 65535 and an IPv6 address in brackets", address,
+    )
+    return host[1:-1] if is_bracketed else host, int(port)
+
+
+def _require(holds: bool, name: str, expected: str, found: object, advice: str = "") -> None:
+    if not holds:
+        raise Rejected(f"serve option {name}: expected {expected}, found {found!r}{advice and f': {advice}'}", option=name, found=found)

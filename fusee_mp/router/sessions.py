@@ -1,0 +1,194 @@
+# Control connections: workers that want shards, and whoever asks for the state of the server.
+#
+# Rule 1: a session that was welcomed is `left` exactly once, whoever ended it.
+# Rule 2: any byte is a sign of life. Silence counts only in time in which this process looked (see health.py).
+# Rule 3: one session's damage or flood ends that session and nothing else.
+"""`Sessions`: speaks with workers about leases, and answers STATUS."""
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from fusee_mp.bounds import CONTROL_FRAME_BYTES_MAX, ROUTER_SESSIONS_MAX, WORKER_NAME_CHARS_MAX
+from fusee_mp.errors import ProtocolError, Rejected
+from fusee_mp.router.farewell import Farewells
+from fusee_mp.wire import messages as m
+from fusee_mp.wire.frames import Frame, FrameDecoder
+from fusee_mp.wire.kinds import Kind
+from fusee_mp.wire.stream import Stream
+
+LOG: Final = logging.getLogger("fusee_mp.router")
+_KNOWN: Final = frozenset(Kind)
+
+
+class Desk(Protocol):
+    """What the router is to its sessions."""
+
+    def joined(self, session: int, hello: m.Hello) -> None: ...
+    def left(self, session: int) -> None: ...
+    def drains(self, session: int) -> None: ...
+    def released(self, session: int, shard: int) -> None: ...
+    def status(self) -> dict[str, Any]: ...
+
+
+class Session(Stream):
+    """One control connection. `hello` is there once it is a worker's."""
+
+    def __init__(self, number: int, welcome: m.Welcome, desk: Desk, on_lost: Callable[[Session], None]) -> None:
+        super().__init__()
+        self._decoder = FrameDecoder(CONTROL_FRAME_BYTES_MAX)
+        self.number = number
+        self.hello: m.Hello | None = None
+        self._welcome, self._desk, self._on_lost = welcome, desk, on_lost
+        self._silent_ms = 0
+        self._heard_at = 0.0
+
+    def tick(self, passed_ms: int, stamp: int) -> None:
+        """Count silence, and ask for a sign of life. One that was closed and does not take the last word is ended."""
+        if not self.is_open:
+            self.abort("")
+            return
+        self._silent_ms += passed_ms
+        if self.heard_at != self._heard_at:
+            self._heard_at, self._silent_ms = self.heard_at, 0
+        if self._silent_ms >= self._welcome.revoke_ms:
+            self.close(f"nothing was heard for {self._silent_ms / 1000:.1f} s")
+        else:
+            self.send(m.Ping(stamp))
+
+    def received(self, frame: Frame) -> None:
+        if frame.kind not in _KNOWN:
+            return  # of a later version, which can do without our understanding
+        handler = _HANDLERS.get(Kind(frame.kind))
+        if handler is None:
+            raise ProtocolError(f"a control connection takes no {Kind(frame.kind).name}: connect to a shard for that", kind=frame.kind)
+        handler(self, m.decode(frame), frame.request)
+
+    def lost(self, reason: str) -> None:
+        if self.hello is not None:
+            LOG.info("worker %s/%s: its session ended: %s", self.hello.worker, self.hello.instance, reason)
+        self._on_lost(self)
+
+    def _hello(self, hello: m.Hello, request: int) -> None:
+        if self.hello is not None:
+            raise ProtocolError("a session says HELLO once: open another connection")
+        check_hello(hello, self._welcome.shards)
+        self.hello = hello
+        self.send(self._welcome, request)
+        LOG.info("worker %s/%s joined", hello.worker, hello.instance)
+        self._desk.joined(self.number, hello)
+
+    def _status(self, message: m.Status, request: int) -> None:
+        self.send(m.Status(self._desk.status()), request)
+
+    def _ping(self, message: m.Ping, request: int) -> None:
+        self.send(m.Pong(message.stamp), request)
+
+    def _ignore(self, message: m.Message, request: int) -> None:
+        """A sign of life, or an answer that nobody waits for."""
+
+    def _drain(self, message: m.Drain, request: int) -> None:
+        self._of_worker()
+        self._desk.drains(self.number)
+
+    def _released(self, message: m.Released, request: int) -> None:
+        self._of_worker()
+        if message.shard >= self._welcome.shards:
+            raise ProtocolError(f"RELEASED names shard {message.shard}, this server has {self._welcome.shards} shards", shard=message.shard)
+        self._desk.released(self.number, message.shard)
+
+    def _of_worker(self) -> None:
+        if self.hello is None:
+            raise ProtocolError("only a worker says that: say HELLO first")
+
+
+def check_hello(hello: m.Hello, shards: int) -> None:
+    """Raises Rejected for names that could not be told apart later."""
+    if not hello.worker or not hello.instance or "/" in hello.instance:
+        raise Rejected(f"expected a worker's name, and an instance without a slash, found {hello.worker!r} and {hello.instance!r}")
+    if len(hello.worker) + len(hello.instance) > WORKER_NAME_CHARS_MAX:
+        raise Rejected(f"a worker's name and instance have at most {WORKER_NAME_CHARS_MAX} characters together: use a shorter name")
+
+
+_HANDLERS: Final[dict[Kind, Callable[[Session, Any, int], None]]] = {
+    Kind.HELLO: Session._hello,
+    Kind.STATUS: Session._status,
+    Kind.PING: Session._ping,
+    Kind.PONG: Session._ignore,
+    Kind.ERROR: Session._ignore,
+    Kind.DRAIN: Session._drain,
+    Kind.RELEASED: Session._released,
+}
+
+
+class Sessions:
+    """All control connections, by number. Owns the sockets given to `add`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, welcome: m.Welcome, desk: Desk, farewells: Farewells) -> None:
+        self._loop, self._welcome, self._desk, self._farewells = loop, welcome, desk, farewells
+        self._open: dict[int, Session] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+        self._last = 0
+        self._is_draining = False
+
+    def add(self, sock: socket.socket) -> None:
+        """Take a connection whose preface was read."""
+        if len(self._open) + len(self._opening) >= ROUTER_SESSIONS_MAX:
+            self._farewells.goodbye(sock, f"there are {ROUTER_SESSIONS_MAX} control connections already: close some")
+            return
+        task = self._loop.create_task(self._begin(sock))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _begin(self, sock: socket.socket) -> None:
+        self._last += 1
+        session = Session(self._last, self._welcome, self._desk, self._lost)
+        self._open[session.number] = session
+        try:
+            await self._loop.connect_accepted_socket(lambda: session, sock)
+        except BaseException as error:
+            self._open.pop(session.number, None)
+            sock.close()
+            if not isinstance(error, OSError):
+                raise
+            LOG.info("a control connection ended before it began: %s", error)
+
+    def send(self, number: int, message: m.Message) -> None:
+        """Send to a session; one that is gone has been reported as left."""
+        session = self._open.get(number)
+        if session is not None:
+            session.send(message)
+
+    def dismiss(self, number: int, reason: str) -> None:
+        session = self._open.get(number)
+        if session is not None:
+            session.close(reason)
+
+    def drain(self) -> None:
+        """Ask all workers to hand everything back."""
+        for session in list(self._open.values()):
+            if session.hello is not None:
+                session.send(m.Drain())
+
+    def tick(self, passed_ms: int, stamp: int) -> None:
+        for session in list(self._open.values()):
+            session.tick(passed_ms, stamp)
+
+    async def close(self, reason: str) -> None:
+        """Say goodbye to all. Returns when the last word has left, or at once if a peer does not read."""
+        for task in list(self._opening):
+            task.cancel()
+        for session in list(self._open.values()):
+            session.close(reason)
+        await asyncio.sleep(0)
+        for session in list(self._open.values()):
+            session.abort(reason)
+        await asyncio.sleep(0)
+
+    def _lost(self, session: Session) -> None:
+        self._open.pop(session.number, None)
+        if session.hello is not None:
+            self._desk.left(session.number)

@@ -1,0 +1,49 @@
+"""The state of the server as plain values, for STATUS on a control connection."""
+from __future__ import annotations
+
+from typing import Any
+
+import fusee_mp
+from fusee_mp.router.leases import LeaseTable, Member
+from fusee_mp.router.processes import Slot
+
+
+def server_status(server: str, slots: list[Slot], table: LeaseTable, state: str) -> dict[str, Any]:
+    """{server, version, state, shards: [..], workers: [..]}; both lists in order of shard and arrival."""
+    return {
+        "server": server, "version": fusee_mp.__version__, "state": state,
+        "shards": [_shard(slot, table) for slot in slots],
+        "workers": [_worker(member, table) for member in table.members.values()],
+    }
+
+
+def _shard(slot: Slot, table: LeaseTable) -> dict[str, Any]:
+    """What the shard process said last, and over it what is known here better. `age_ms` is how old its answer is."""
+    seat = table.seats[slot.shard]
+    assigned = table.members[seat.session].name if seat.session is not None else ""
+    return {
+        "keeper_pid": None, "durable_lsn": None, "applied_lsn": None, **slot.health.facts,
+        "shard": slot.shard, "pid": slot.process.pid if slot.process else None, "state": _state(slot), "worker": seat.holder,
+        "assigned": assigned, "epoch": max(seat.epoch, _epoch(slot)), "restarts": slot.restarts.total, "age_ms": slot.health.age_ms,
+    }
+
+
+def _state(slot: Slot) -> str:
+    if slot.process is None:
+        return "down"
+    if not slot.health.is_ready:
+        return "starting"
+    return "stalled" if slot.health.is_stalled else "ready"
+
+
+def _epoch(slot: Slot) -> int:
+    epoch = slot.health.facts.get("epoch")
+    return epoch if isinstance(epoch, int) else 0
+
+
+def _worker(member: Member, table: LeaseTable) -> dict[str, Any]:
+    held = sorted(shard for shard in member.shards if table.seats[shard].is_settled)
+    return {
+        "worker": member.worker, "instance": member.instance, "held": held, "assigned": sorted(member.shards.difference(held)),
+        "max_shards": member.max_shards, "workflows": list(member.workflows), "draining": member.is_draining,
+    }
