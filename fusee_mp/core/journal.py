@@ -105,7 +105,7 @@ class Journal(Generic[H]):
             raise self._mismatch(op, f"{kind} {name!r}", "nothing of the kind", self._known[op][2], "")
         self._known = self._asked = None
 
-    def take(self, outcome: r.Outcome) -> H | None:
+    def take(self, outcome: r.StepDone | r.Fired | r.ChildDone) -> H | None:
         """The waiter of an outcome with an operation, closing it; None when the code has given the operation up.
 
         Raises NonDeterminismError when the code never asked for it.
@@ -113,7 +113,7 @@ class Journal(Generic[H]):
         self.fed += 1
         if outcome.at > self.now:
             self.now = outcome.at
-        op = outcome.op if not isinstance(outcome, (r.Signal, r.CancelRequested)) else ""
+        op = outcome.op
         waiter = self.open.pop(op, None)
         if waiter is None and op not in self.closed:
             raise self._mismatch(op, _describe(outcome), "nothing of the kind", self.fed, "")

@@ -83,10 +83,6 @@ class Handle:
     def cancelled(self) -> bool:
         return self._cancelled
 
-    def run(self) -> None:
-        if not self._cancelled:
-            self._context.run(self._callback, *self._args)
-
 
 class TimerHandle(Handle):
     """A durable timer; its callback is scheduled when the record that it fired is fed."""
@@ -223,7 +219,6 @@ class RunLoop(asyncio.AbstractEventLoop):
         if not ready:
             return
         outer = events._get_running_loop()
-        events._set_running_loop(None)
         events._set_running_loop(self)
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(None, self._close_generator)
@@ -232,7 +227,8 @@ class RunLoop(asyncio.AbstractEventLoop):
             while ready:
                 handle = ready.popleft()
                 try:
-                    handle.run()
+                    if not handle._cancelled:
+                        handle._context.run(handle._callback, *handle._args)
                 except (SystemExit, KeyboardInterrupt, Interrupted):
                     pass  # its task holds it: it ends the run, not the process
                 left -= 1

@@ -147,12 +147,14 @@ class Run:
         try:
             if self.loop.ready:
                 self._drain()
-            while not self._settled():
-                outcome = journal.next()
+            main = self.main
+            while self.broken is None and main is not None and not (main.done() and self._settled(main)):
+                outcome = journal.next() if journal.replaying else None
                 if outcome is not None:
                     self._feed(outcome, UNSET)
                 else:
-                    journal.live()
+                    if journal.replaying:
+                        journal.live()
                     if not fresh:
                         return
                     outcome, value = fresh.popleft()
@@ -174,27 +176,21 @@ class Run:
             self.loop.drain()
 
     def _feed(self, outcome: r.Outcome, value: Any) -> None:
-        kind = type(outcome)
-        if kind is r.Signal:
-            self.journal.pass_time(outcome)
-            self._signalled(outcome.name, outcome.payload)  # type: ignore[union-attr]
-        elif kind is r.CancelRequested:
-            self.journal.pass_time(outcome)
-            self._cancel(outcome.reason)  # type: ignore[union-attr]
-        else:
+        if isinstance(outcome, (r.StepDone, r.Fired, r.ChildDone)):
             waiter = self.journal.take(outcome)
-            if kind is r.ChildDone:
-                self.child_ended(outcome.op)  # type: ignore[union-attr]
+            if isinstance(outcome, r.ChildDone):
+                self.child_ended(outcome.op)
             if waiter is not None:
                 waiter.deliver(outcome, value)
+        else:
+            self.journal.pass_time(outcome)
+            if isinstance(outcome, r.Signal):
+                self._signalled(outcome.name, outcome.payload)
+            else:
+                self._cancel(outcome.reason)
 
-    def _settled(self) -> bool:
-        """True when no further outcome may be fed: the run has ended or is broken."""
-        if self.broken is not None:
-            return True
-        main = self.main
-        if main is None or not main.done():
-            return False
+    def _settled(self, main: RunTask) -> bool:
+        """Main has ended: True when everything else has too, and the run's end is recorded."""
         while self.tasks:
             self.tasks = [task for task in self.tasks if not task.done()]
             if not self._cancel_left():
@@ -219,11 +215,10 @@ class Run:
         if self.steps and not self.journal.replaying:
             calls, self.steps = self.steps, []
             shard, gate, still_open = self.shard, self.gate, self.journal.open
-            now = shard.clock()
             for call in calls:
                 if still_open.get(call.op) is not call:
                     continue
-                if call.retry_at > now:
+                if call.retry_at and call.retry_at > shard.clock():
                     shard.timers.add(call.retry_at, call)
                 else:
                     shard.hold(gate, call.begin)

@@ -86,29 +86,28 @@ class StepCall:
 
     def begin(self) -> None:
         """Start the next attempt. Called through the gate, from a plain callback of the ordinary loop."""
-        if not self.is_open or self.run.shard.is_draining:
+        shard = self.run.shard
+        if not self.is_open or shard.is_draining:
             return
         self.attempt += 1
-        self.generation += 1
+        self.generation = generation = self.generation + 1
         fn = self.fn
         code = getattr(fn, "__code__", None)
         if code is not None:
             is_async = bool(code.co_flags & _CO_COROUTINE)
         else:
             is_async = inspect.iscoroutinefunction(fn)
-        shard = self.run.shard
         shard.metrics.attempts += 1
         options = self.options
         if options.timeout_ms is not None or options.total_timeout_ms is not None:
             limit_ms = self._limit_ms() or 0
-            self.timer = shard.loop.call_later(limit_ms / 1000, self._timed_out, self.generation)
+            self.timer = shard.loop.call_later(limit_ms / 1000, self._timed_out, generation)
         if is_async:
             try:
                 body = fn(*self.args, **self.kwargs)
             except Exception as e:  # wrong arguments
-                self._settle(self.generation, None, e)
+                self._settle(generation, None, e)
                 return
-            generation = self.generation
             self.body = shard.eager.start(body, self._enter, lambda value, error: self._settle(generation, value, error))
         else:
             self._begin_in_thread(shard.loop)
