@@ -18,18 +18,17 @@ from fusee_mp.log.format import BATCHES_OFFSET, COPY_OFFSETS, batch_bytes
 from fusee_mp.log.helper import Script
 from fusee_mp.log.options import LogOptions
 from fusee_mp.log.recovery import Recovered, SegmentFile
-from fusee_mp.log.segment import FILLING, RESERVE, Chain, segment_name
-from fusee_mp.log.supply import FULL, promoted
+from fusee_mp.log.segment import FILLING, RESERVE, Chain, segment_name, spare_name
+from fusee_mp.log.supply import FULL, SPARES_MAX, promoted, retired
 from fusee_mp.log.tail import Tail
 
 
 @dataclass
 class Beginning:
-    """The new segment, and what is left of the others: kept ones oldest first, those to retire, spares."""
+    """The new segment, and what is left of the others: those with records, oldest first, and spares."""
 
     tail: Tail
     kept: list[SegmentFile]
-    idle: list[tuple[int, int]]
     spares: list[tuple[str, int]]
     copied: int
 
@@ -38,20 +37,17 @@ def begin(disk: Disk, options: LogOptions, found: Recovered, salt: Callable[[], 
     """Make the new segment durable, copies included. Raises StorageFull or OSError; what was there is then unharmed."""
     chain = _chain_to_continue(found)
     number = found.next_number
-    source = _claim_file(disk, options, found, number, chain)
+    source = _claim_file(disk, options, found, number)
     tail = Tail(disk, number, salt=salt(), block_bytes=options.block_bytes, chain=chain)
     try:
         _copy(disk, tail, found)
+        spares = [spare for spare in found.spares if spare[0] != source]
+        spares += _put_away(disk, options, [idle for idle in _idle(found, chain) if segment_name(idle[0]) != source], len(spares))
     except BaseException:
         tail.close()
         raise
-    kept = [segment for segment in found.segments if segment.header.first_sequence < chain.sequence and segment.name != source]
-    # A spare under a segment's name: its mark may be known to the page cache alone, and must be durable before a later segment goes.
-    marked = [(number, size) for number, name, size in found.marked if name != source]
-    sizes = {segment.number: segment.size for segment in found.segments}
-    idle = [(number, sizes.get(number, 0)) for number in _idle(found, chain, with_source=True) if segment_name(number) != source]
-    spares = [spare for spare in found.spares if spare[0] != source]
-    return Beginning(tail, kept, [*marked, *idle], spares, len(found.unproven))
+    kept = [segment for segment in found.segments if segment.header.first_sequence < chain.sequence]
+    return Beginning(tail, kept, spares, len(found.unproven))
 
 
 def _chain_to_continue(found: Recovered) -> Chain:
@@ -73,10 +69,10 @@ def _copy(disk: Disk, tail: Tail, found: Recovered) -> None:
         disk.flush_fd(tail.fd)
 
 
-def _claim_file(disk: Disk, options: LogOptions, found: Recovered, number: int, chain: Chain) -> str:
+def _claim_file(disk: Disk, options: LogOptions, found: Recovered, number: int) -> str:
     """Give some file the new segment's name and return the name it had."""
     needed = BATCHES_OFFSET + sum(batch_bytes(len(batch.body), options.block_bytes) for batch in found.unproven)
-    source = _reusable(options, found, chain, needed)
+    source = _reusable(options, found, needed)
     scripts: list[Script] = [] if source else [_new_file(options, needed)]
     try:
         for script in (*scripts, promoted(source or FILLING, number)):
@@ -86,24 +82,43 @@ def _claim_file(disk: Disk, options: LogOptions, found: Recovered, number: int, 
     return source or FILLING
 
 
-def _reusable(options: LogOptions, found: Recovered, chain: Chain, needed: int) -> str | None:
-    """A spare, or a segment that holds nothing: the open before made it and was killed, so opening costs no space each time."""
-    for name, size in (*((name, size) for _, name, size in found.marked), *found.spares):
-        if size == options.segment_bytes and size >= needed:
+def _reusable(options: LogOptions, found: Recovered, needed: int) -> str | None:
+    """A spare, or a last segment that holds nothing: the open before made it and was killed, so opening costs no space each time.
+
+    Never a superseded one: the header that supersedes it may be known to the page cache alone.
+    """
+    spares = [*((name, size) for _, name, size in found.marked), *found.spares]
+    empty = [(segment.name, segment.size) for segment in found.segments[-1:] if segment.header.first_sequence == found.chain.sequence]
+    if found.unproven or found.torn:
+        empty = []
+    for name, size in (*sorted(spares, key=lambda spare: -spare[1]), *empty):
+        if max(needed, BATCHES_OFFSET + options.block_bytes) <= size <= options.segment_bytes:
             return name
-    sizes = {segment.number: segment.size for segment in found.segments}
-    for number in _idle(found, chain):
-        if sizes.get(number, 0) >= max(needed, BATCHES_OFFSET + options.block_bytes):
-            return segment_name(number)
     return None
 
 
-def _idle(found: Recovered, chain: Chain, with_source: bool = False) -> list[int]:
-    """Segments that contribute nothing; the one that copies come from is one of them only after copying."""
-    last = [segment for segment in found.segments if segment.header.first_sequence >= chain.sequence]
-    if not with_source and (found.unproven or found.torn):
-        last = []
-    return [*found.superseded, *(segment.number for segment in last)]
+def _idle(found: Recovered, chain: Chain) -> list[tuple[int, int]]:
+    """Number and size of segment files that hold nothing, now that the new one is durable.
+
+    First those marked as spares: their marks may be known to the page cache alone, and must be durable before a later segment goes.
+    """
+    marked = [(number, size) for number, _, size in found.marked]
+    last = [(segment.number, segment.size) for segment in found.segments if segment.header.first_sequence >= chain.sequence]
+    return [*marked, *found.superseded, *last]
+
+
+def _put_away(disk: Disk, options: LogOptions, idle: list[tuple[int, int]], spares: int) -> list[tuple[str, int]]:
+    """Make idle files spares, or delete them; now and not in the helper, or a process that dies at each start would pile them up."""
+    kept: list[tuple[str, int]] = []
+    for number, size in idle:
+        keep = spares + len(kept) < (SPARES_MAX if size == options.segment_bytes else 1)
+        try:
+            run_script(disk, retired(number, keep))
+        finally:
+            disk.let_go()
+        if keep:
+            kept.append((spare_name(number), size))
+    return kept
 
 
 def _new_file(options: LogOptions, needed: int) -> Script:

@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
     lost: bool = False
 
 
-Done = Callable[[Outcome], None]
+Done = Callable[[Outcome], object]
 
 
 class Lane(Protocol):

@@ -116,8 +116,6 @@ class Log:
         try:
             if disk is None:
                 log._flusher.start_helper(directory, tuple(inherit))
-            for number, size in beginning.idle:
-                log._supply.retire(number, size)
             log._supply.start(real.names())
         except BaseException:
             log._release()

@@ -82,12 +82,12 @@ class SegmentFile:
 class Recovered:
     """The log as it was found. `unproven` batches are whole, but nothing shows that they are durable.
 
-    `superseded` segments hold nothing that a later one does not; `marked` ones (number, name, size) are spares under a segment's name,
+    `superseded` segments (number, size) hold nothing that a later one does not; `marked` ones (number, name, size) are spares under a segment's name,
     `spares` (name, size) those under their own.
     """
 
     segments: list[SegmentFile] = field(default_factory=list)
-    superseded: list[int] = field(default_factory=list)
+    superseded: list[tuple[int, int]] = field(default_factory=list)
     marked: list[tuple[int, str, int]] = field(default_factory=list)
     spares: list[tuple[str, int]] = field(default_factory=list)
     unproven: list[Stored] = field(default_factory=list)
@@ -169,7 +169,7 @@ def _without_superseded(active: list[tuple[int, SegmentHeader]], found: Recovere
     kept: list[tuple[int, SegmentHeader]] = []
     for number, header in reversed(active):
         if kept and header.first_sequence >= kept[-1][1].first_sequence:
-            found.superseded.append(number)
+            found.superseded.append((number, header.segment_bytes))
         else:
             kept.append((number, header))
     return kept[::-1]

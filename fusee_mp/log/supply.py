@@ -52,6 +52,13 @@ def promoted(name: str, number: int) -> Script:
     return (*marked(name), ("rename", name, segment_name(number)), ("flush_directory",))
 
 
+def retired(number: int, keep: bool) -> Script:
+    """Take a segment out of the log; kept as a spare, or deleted."""
+    name = segment_name(number)
+    last = ("rename", name, spare_name(number)) if keep else ("unlink", name)
+    return (*marked(name), last, ("flush_directory",))
+
+
 class Supply:
     """Keeps one segment ready. `lane` gives the lane to use now; `on_ready` follows each preparation, `on_failed` a broken disk."""
 
@@ -69,6 +76,7 @@ class Supply:
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._spares = [name for name, size in spares if size == options.segment_bytes]
+        self._odd_spares = [name for name, size in spares if size != options.segment_bytes]
         self._to_retire: deque[tuple[int, int]] = deque()
         self._is_retiring = False
         self._is_preparing = False
@@ -144,8 +152,15 @@ class Supply:
         if not self._went_well(outcome):
             return
         self.ready = Ready(number, self._options.segment_bytes)
+        self._drop_odd_spares()
         self._step()
         self._on_ready()
+
+    def _drop_odd_spares(self) -> None:
+        # Only now: on a full disk a spare of any size lets the next open begin.
+        odd, self._odd_spares = self._odd_spares, []
+        if odd:
+            self._lane().run(tuple(("unlink", name) for name in odd), self._went_well)
 
     def _reserve(self) -> None:
         if self._is_reserving:
@@ -184,13 +199,11 @@ class Supply:
             return
         self._is_retiring = True
         number, size = self._to_retire[0]
-        name, spare = segment_name(number), spare_name(number)
-        if name not in self._disk.names():  # Done by a helper that died before it could say so.
+        if segment_name(number) not in self._disk.names():  # Done by a helper that died before it could say so.
             self._retired(None, Outcome())
             return
         keep = size == self._options.segment_bytes and len(self._spares) < SPARES_MAX
-        last = ("rename", name, spare) if keep else ("unlink", name)
-        self._lane().run((*marked(name), last, ("flush_directory",)), partial(self._retired, spare if keep else None))
+        self._lane().run(retired(number, keep), partial(self._retired, spare_name(number) if keep else None))
 
     def _retired(self, spare: str | None, outcome: Outcome) -> None:
         self._is_retiring = False
