@@ -56,9 +56,14 @@ class WorkerConnection(Stream):
             self._ask(m.decode(frame), frame.request)
         elif frame.kind == Kind.PING:
             self.send_bytes(m.encode(m.Pong(m.decode(frame).stamp)))  # type: ignore[attr-defined]
-        elif self.lease is not None and self.lease is self._process.lease and frame.epoch in (0, self.lease.epoch) or frame.kind == Kind.RELAY_ACK:
-            self._process.from_worker(self, frame)
+        elif self._is_current(frame):
+            self._process.from_worker(frame)
         # else: sent under a lease that has ended meanwhile; its sender was told
+
+    def _is_current(self, frame: Frame) -> bool:
+        # An acknowledgment bears the epoch of the lease that sent the message.
+        lease = self.lease
+        return lease is not None and lease is self._process.lease and (frame.epoch == lease.epoch or frame.kind == Kind.RELAY_ACK)
 
     def _ask(self, message: m.Message, request: int) -> None:
         assert isinstance(message, m.Lease)

@@ -217,7 +217,7 @@ class ShardProcess:
         if self.lease is not None and self.lease.connection is connection:
             self.end_lease(reason)
 
-    def from_worker(self, connection: WorkerConnection, frame: Frame) -> None:
+    def from_worker(self, frame: Frame) -> None:
         """A frame of the holder, other than its appends."""
         kind = frame.kind
         if kind in (Kind.REPLY, Kind.ERROR):
@@ -227,7 +227,8 @@ class ShardProcess:
         elif kind == Kind.RELAY_ACK:
             self.relay.acknowledge(frame)
         elif kind == Kind.READ:
-            self.spawn(self._read(connection, frame))
+            assert self.lease is not None
+            self.spawn(self._read(self.lease.connection, frame))
         elif kind == Kind.RETURN:
             self.end_lease("the worker handed it back")
 
