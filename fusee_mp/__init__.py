@@ -63,7 +63,7 @@ _HOMES = {
     "sdk.types": "RunDetail RunStatus",
 }
 _HOME_OF = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names.split()}
-__all__ = [*_HOME_OF]
+__all__ = list(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, NotRequired, TypeVar
 
 import attrs
 import msgspec
 import pydantic
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 T = TypeVar("T")
 

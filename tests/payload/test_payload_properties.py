@@ -52,8 +52,10 @@ RECORDS = [
     Typed(Order, st.builds(Order, TEXT, st.decimals(allow_nan=False, allow_infinity=False), REAL), False),
     Typed(Line, st.builds(Line, TEXT, st.none() | st.datetimes(), st.frozensets(TEXT))),
     Typed(Node[int], st.builds(Node, WHOLE, st.none() | st.builds(Node, WHOLE)), False), Typed(Cat, st.builds(Cat, TEXT), False),
-    Typed(Dog, st.builds(Dog, TEXT), False), Typed(Pair, st.builds(Pair, WHOLE, REAL), False), Typed(Point, st.builds(Point, WHOLE, WHOLE), False),
-    Typed(Movie, st.fixed_dictionaries({"title": TEXT}, optional={"year": WHOLE}), False), Typed(Place, st.builds(Place, WHOLE, st.binary())),
+    Typed(Dog, st.builds(Dog, TEXT), False), Typed(Pair, st.builds(Pair, WHOLE, REAL), False),
+    Typed(Point, st.builds(Point, WHOLE, WHOLE), False),
+    Typed(Movie, st.fixed_dictionaries({"title": TEXT}, optional={"year": WHOLE}), False),
+    Typed(Place, st.builds(Place, WHOLE, st.binary())),
 ]
 PLAIN = st.recursive(
     st.none() | st.booleans() | WHOLE | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
@@ -80,7 +82,8 @@ def _tuple(draw: st.DrawFn, depth: int) -> Typed:
 
 def _pair(draw: st.DrawFn, depth: int) -> Typed:
     first, second = draw(typed(depth)), draw(typed(depth))
-    return Typed(tuple[first.annotation, second.annotation], st.tuples(first.values, second.values), first.is_hashable and second.is_hashable)
+    is_hashable = first.is_hashable and second.is_hashable
+    return Typed(tuple[first.annotation, second.annotation], st.tuples(first.values, second.values), is_hashable)
 
 
 def _hashable(draw: st.DrawFn, depth: int) -> Typed:

@@ -17,7 +17,6 @@ import pytest
 from fusee_mp import Config, Ctx, Fatal, Rejected, Retry, Step, Workflow, query, signal, step, update, workflow
 from fusee_mp.duration import DURATION_MS_MAX, to_ms
 
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -121,8 +120,10 @@ async def needs_keyword(ctx: Ctx, *, a: int) -> None: ...
     (lambda: workflow()(3), "directly over the function"), (lambda: workflow(3), "found int 3"),
     (lambda: workflow(no_context), "a context and at most one input"), (lambda: workflow(two_inputs), "into one dataclass"),
     (lambda: workflow(many), "at most one input"), (lambda: workflow(needs_keyword), "at most one input"),
-    (lambda: workflow(""), "is empty"), (lambda: workflow("a\0b"), "NUL character at position 1"), (lambda: workflow("\ud800"), "lone surrogate"),
-    (lambda: workflow("ä" * 513), "at most 1,024 bytes of UTF-8, found 1,026"), (lambda: workflow("x", version=-1)(plain.fn), "from 0, found -1"),
+    (lambda: workflow(""), "is empty"), (lambda: workflow("a\0b"), "NUL character at position 1"),
+    (lambda: workflow("\ud800"), "lone surrogate"),
+    (lambda: workflow("ä" * 513), "at most 1,024 bytes of UTF-8, found 1,026"),
+    (lambda: workflow("x", version=-1)(plain.fn), "from 0, found -1"),
     (lambda: workflow(on_exhausted="stop")(plain.fn), 'found \'stop\''), (lambda: workflow(retention="-1s")(plain.fn), "retention"),
     (lambda: plain(), "await engine.start(plain, id, input)"), (lambda: called(None, Order("a")), "called.fn(ctx, input)"),
     (lambda: step(3), "expects a function"), (lambda: step("name"), "@step(name="), (lambda: step(plain), "ctx.child"),
@@ -130,7 +131,8 @@ async def needs_keyword(ctx: Ctx, *, a: int) -> None: ...
     (lambda: step(name="")(a_def), "is empty"), (lambda: step(timeout=0), "more than zero"), (lambda: step(retry=3), "Retry(..) or None"),
     (lambda: step(weight=0), "from 1"), (lambda: step(priority=1.5), "a whole number"), (lambda: step(fairness=None), "text"),
     (lambda: step(pool=3), "Executor"), (lambda: step(limit=""), "limit name is empty"), (lambda: charge.with_(timeout="soon"), '"250ms"'),
-    (lambda: signal(""), "signal name is empty"), (lambda: query("\0", returns=int), "query name"), (lambda: update(3, returns=int), "found int 3"),
+    (lambda: signal(""), "signal name is empty"), (lambda: query("\0", returns=int), "query name"),
+    (lambda: update(3, returns=int), "found int 3"),
 ])
 def test_what_cannot_work_is_refused_when_it_is_made_and_the_message_says_what_to_do(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(Rejected) as caught:
@@ -183,7 +185,8 @@ def test_methods_are_steps_bound_to_their_object() -> None:
 
 def test_with_changes_only_what_it_is_given() -> None:
     changed = render.with_(timeout=None, name="print")
-    assert (changed.name, changed.options.timeout_ms, changed.options.limit, changed.options.retry) == ("print", None, "bank", Retry(attempts=5))
+    options = changed.options
+    assert (changed.name, options.timeout_ms, options.limit, options.retry) == ("print", None, "bank", Retry(attempts=5))
     assert (render.name, render.options.timeout_ms) == ("render", 5000)
     assert asyncio.run(changed(Order("a"))) == b"a"
 
@@ -224,15 +227,18 @@ def test_the_schedule_of_a_retry_has_its_numbers_in_milliseconds() -> None:
 
 @pytest.mark.parametrize(("duration", "ms"), [
     ("250ms", 250), ("1.5s", 1500), ("10m", 600_000), ("2h", 7_200_000), ("3d", 259_200_000), (" 1 s ", 1000), ("0.0001s", 1), ("0s", 0),
-    (0, 0), (1, 1000), (0.1, 100), (0.0011, 2), (1e-9, 1), (1e3, 1_000_000), (timedelta(days=1, microseconds=1), 86_400_001), (timedelta(0), 0),
+    (0, 0), (1, 1000), (0.1, 100), (0.0011, 2), (1e-9, 1), (1e3, 1_000_000),
+    (timedelta(days=1, microseconds=1), 86_400_001),
+    (timedelta(0), 0),
     (DURATION_MS_MAX // 1000, DURATION_MS_MAX),
 ])
 def test_durations_become_whole_milliseconds_and_never_shrink_to_nothing(duration: Any, ms: int) -> None:
     assert to_ms(duration) == ms
 
 
-@pytest.mark.parametrize("duration", [-1, -0.1, timedelta(microseconds=-1), "-1s", "1", "", "s", "1 week", "1e3s", "1,5s", "1s 2s", "١s", True, None,
-                                      float("nan"), float("inf"), DURATION_MS_MAX // 1000 + 1, 10**400, "9" * 400 + "d", [1], object()])
+@pytest.mark.parametrize("duration", [
+    -1, -0.1, timedelta(microseconds=-1), "-1s", "1", "", "s", "1 week", "1e3s", "1,5s", "1s 2s", "١s", True, None, float("nan"), float("inf"), DURATION_MS_MAX // 1000 + 1, 10**400, "9" * 400 + "d", [1], object(),
+])
 def test_what_is_no_duration_is_refused_with_an_example(duration: Any) -> None:
     with pytest.raises(Rejected, match='^pause: expected .* Use "250ms", "1.5s"'):
         to_ms(duration, "pause")
