@@ -19,7 +19,8 @@ is_python() { # $1: a command; true for CPython 3.11 or newer
 }
 
 find_python() {
-    for command in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+    if [ -n "${PYTHON:-}" ]; then set -- "$PYTHON"; else set -- python3 python3.13 python3.12 python3.11; fi
+    for command do
         if is_python "$command"; then
             command -v "$command"
             return

@@ -55,7 +55,7 @@ def test_a_context_comes_back_and_stays_hidden_if_it_was() -> None:
 
 
 BUILTIN: list[tuple[Callable[[], Any], type[BaseException], dict[str, Any]]] = [
-    (lambda: Path("/nowhere/x").read_text(), FileNotFoundError, {"errno": 2, "filename": "/nowhere/x", "strerror": "No such file or directory"}),
+    (lambda: Path("/nowhere/x").read_text(), FileNotFoundError, {"errno": 2, "filename": "/nowhere/x"}),
     (lambda: b"\xff".decode(), UnicodeDecodeError, {"start": 0, "reason": "invalid start byte", "object": b"\xff"}),
     (lambda: json.loads("{x"), json.JSONDecodeError, {"pos": 1, "doc": "{x"}),
     (lambda: {}["k"], KeyError, {"args": ("k",)}),
@@ -284,9 +284,11 @@ def test_a_fact_of_an_unknown_kind_makes_the_exception_generic() -> None:
 
 FACTS = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.decimals(allow_nan=False)
-    | st.uuids() | st.dates() | st.times() | st.datetimes() | st.timedeltas() | st.sampled_from(HTTPStatus) | st.builds(Path, st.just("a/b")),
+    | st.uuids() | st.dates() | st.times() | st.datetimes() | st.timedeltas() | st.sampled_from(HTTPStatus)
+    | st.just(Path("a/b")),
     lambda inner: st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple)
-    | st.dictionaries(st.text() | st.integers(), inner, max_size=3) | st.frozensets(st.text(), max_size=3) | st.sets(st.integers(), max_size=3), max_leaves=6)
+    | st.dictionaries(st.text() | st.integers(), inner, max_size=3) | st.frozensets(st.text(), max_size=3)
+    | st.sets(st.integers(), max_size=3), max_leaves=6)
 
 
 @settings(max_examples=300, deadline=None)

@@ -237,7 +237,8 @@ def test_durations_become_whole_milliseconds_and_never_shrink_to_nothing(duratio
 
 
 @pytest.mark.parametrize("duration", [
-    -1, -0.1, timedelta(microseconds=-1), "-1s", "1", "", "s", "1 week", "1e3s", "1,5s", "1s 2s", "١s", True, None, float("nan"), float("inf"), DURATION_MS_MAX // 1000 + 1, 10**400, "9" * 400 + "d", [1], object(),
+    -1, -0.1, timedelta(microseconds=-1), "-1s", "1", "", "s", "1 week", "1e3s", "1,5s", "1s 2s", "١s", True, None,
+    float("nan"), float("inf"), DURATION_MS_MAX // 1000 + 1, 10**400, "9" * 400 + "d", [1], object(),
 ])
 def test_what_is_no_duration_is_refused_with_an_example(duration: Any) -> None:
     with pytest.raises(Rejected, match='^pause: expected .* Use "250ms", "1.5s"'):
