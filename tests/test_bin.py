@@ -97,7 +97,8 @@ def test_a_broken_or_half_made_venv_is_repaired(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize(("environment", "said"), [
-    ({"PYTHON": "/nowhere/python"}, "PYTHON=/nowhere/python is not CPython 3.11 or newer"), ({"TOO_OLD": "1"}, "is not CPython 3.11 or newer"),
+    ({"PYTHON": "/nowhere/python"}, "PYTHON=/nowhere/python is not CPython 3.11 or newer"),
+    ({"TOO_OLD": "1"}, "is not CPython 3.11 or newer"),
     ({"NO_VENV": "1"}, "apt install python3-venv"),
 ])
 def test_what_is_missing_is_said_with_what_to_install(checkout: Path, environment: dict[str, str], said: str) -> None:
