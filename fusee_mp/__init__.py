@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from fusee_mp.errors import UnknownWorkflow as UnknownWorkflow
     from fusee_mp.errors import WorkflowFailed as WorkflowFailed
     from fusee_mp.payload.classes import register_exception as register_exception
+    from fusee_mp.core.placement import shard_of as shard_of
+    from fusee_mp.runtime.steps import CurrentStep as CurrentStep
+    from fusee_mp.runtime.steps import current_step as current_step
+    from fusee_mp.sdk.client import Client as Client
     from fusee_mp.sdk.config import Config as Config
     from fusee_mp.sdk.ctx import ChildHandle as ChildHandle
     from fusee_mp.sdk.ctx import Ctx as Ctx
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from fusee_mp.sdk.definitions import Workflow as Workflow
     from fusee_mp.sdk.definitions import step as step
     from fusee_mp.sdk.definitions import workflow as workflow
+    from fusee_mp.sdk.engine import Engine as Engine
     from fusee_mp.sdk.handles import Query as Query
     from fusee_mp.sdk.handles import Signal as Signal
     from fusee_mp.sdk.handles import Update as Update
@@ -44,8 +49,10 @@ if TYPE_CHECKING:
     from fusee_mp.sdk.handles import update as update
     from fusee_mp.sdk.retry import Fatal as Fatal
     from fusee_mp.sdk.retry import Retry as Retry
+    from fusee_mp.sdk.run import Run as Run
     from fusee_mp.sdk.types import RunDetail as RunDetail
     from fusee_mp.sdk.types import RunStatus as RunStatus
+    from fusee_mp.sdk.worker import Worker as Worker
 
 __version__ = "0.1.0"
 
@@ -55,12 +62,18 @@ _HOMES = {
     "errors": "AlreadyExists Busy Cancelled ChildFailed DamagedLog FuseeError LeaseLost NonDeterminismError NotFound PayloadError "
               "ProtocolError Rejected StepFailed StorageError StorageFull Terminated TimedOut Unavailable UnknownWorkflow WorkflowFailed",
     "payload.classes": "register_exception",
+    "core.placement": "shard_of",
+    "runtime.steps": "CurrentStep current_step",
+    "sdk.client": "Client",
     "sdk.config": "Config",
     "sdk.ctx": "ChildHandle Ctx",
     "sdk.definitions": "Step Workflow step workflow",
+    "sdk.engine": "Engine",
     "sdk.handles": "Query Signal Update query signal update",
     "sdk.retry": "Fatal Retry",
+    "sdk.run": "Run",
     "sdk.types": "RunDetail RunStatus",
+    "sdk.worker": "Worker",
 }
 _HOME_OF = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names.split()}
 __all__ = list(_HOME_OF)
