@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from fusee_mp.cli.main import main
+
+main()

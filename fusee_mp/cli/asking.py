@@ -1,0 +1,45 @@
+"""Ask a server something: connect, wait within bounds, and end with an error that says what to do."""
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from fusee_mp.errors import FuseeError, NotFound, Unavailable
+from fusee_mp.sdk.client import Client
+from fusee_mp.sdk.run import Run
+
+T = TypeVar("T")
+
+
+def ask(address: str, body: Callable[[Client], Awaitable[T]], timeout_ms: int | None) -> T:
+    """What `body` returns of a connected client. Raises Unavailable when that takes longer."""
+    return asyncio.run(_ask(address, body, timeout_ms))
+
+
+async def _ask(address: str, body: Callable[[Client], Awaitable[T]], timeout_ms: int | None) -> T:
+    async with Client.connect(address) as client:
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000) as limit:
+                return await body(client)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise Unavailable(
+                f"the server at {address} did not answer within {(timeout_ms or 0) / 1000:g} s. `fusee-mp shards` shows whether a worker "
+                "holds the shard that was asked; a change that was asked for may still be made", address=address,
+            ) from None
+
+
+def missing(id: str) -> NotFound:
+    return NotFound(f'no run has the workflow ID "{id}": it was never started, or its retention has ended', id=id)
+
+
+async def result_within(run: Run[Any], timeout_ms: int | None) -> Any:
+    """The run's result. Raises FuseeError, and leaves the run alone, when it has not ended in time."""
+    try:
+        return await run.result(None if timeout_ms is None else timeout_ms / 1000)
+    except TimeoutError:
+        raise FuseeError(
+            f'workflow "{run.id}" has not ended within {(timeout_ms or 0) / 1000:g} s, and goes on. Wait with: fusee-mp result {run.id}', id=run.id,
+        ) from None

@@ -1,0 +1,124 @@
+"""Options and arguments that commands share, checked before anything is asked of a server."""
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from fusee_mp.core.placement import check_id
+from fusee_mp.core.where import parse as parse_where
+from fusee_mp.duration import to_ms
+from fusee_mp.errors import Rejected
+from fusee_mp.names import checked_name
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:7410"
+ANSWER_TIMEOUT: Final = "30s"
+
+
+class Checked(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
+    """Text that `check` turns into a value; what it raises as Rejected is wrong use."""
+
+    def __init__(self, name: str, check: Callable[[str], Any]) -> None:
+        self.name = name
+        self._check = check
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._check(value)
+        except Rejected as error:
+            self.fail(error.message, param, ctx)
+
+
+def read_json(text: str) -> Any:
+    """The value of JSON text. Raises Rejected that shows where it goes wrong."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except ValueError as error:
+        shown = text if len(text) <= 60 else f"{text[:57]}.."
+        raise Rejected(f"expected JSON, found {shown!r}: {error}. Text needs double quotes of its own: '\"text\"'") from None
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _where(text: str) -> Any:
+    terms = read_json(text)
+    parse_where(terms)
+    return terms
+
+
+def _address(text: str) -> str:
+    from fusee_mp.sdk.address import parse_address
+
+    parse_address(text)
+    return text
+
+
+ADDRESS: Final = Checked("address", _address)
+DURATION_MS: Final = Checked("duration", lambda text: to_ms(text, "duration"))
+ID: Final = Checked("id", check_id)
+JSON: Final = Checked("json", read_json)
+NAME: Final = Checked("name", lambda text: checked_name("workflow or signal", text))
+WHERE: Final = Checked("json", _where)
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+address = click.option(
+    "--address", type=ADDRESS, envvar="FUSEE_ADDRESS", default=DEFAULT_ADDRESS, show_default=True, show_envvar=True,
+    metavar="HOST:PORT|unix:PATH", help="Where the server listens.",
+)
+answer_timeout = click.option(
+    "--timeout", "timeout_ms", type=DURATION_MS, default=ANSWER_TIMEOUT, show_default=True, metavar="DURATION",
+    help="How long to wait for an answer, such as 500ms, 10s or 5m.",
+)
+where = click.option(
+    "--where", type=WHERE, metavar="JSON",
+    help="""Only those that match, such as '{"status": "open", "type": "checkout"}' or '{"amount": {"gte": 60}}'.""",
+)
+log_level = click.option(
+    "--log-level", type=click.Choice(("debug", "info", "warning", "error")), default="info", show_default=True, help="What is told on stderr.",
+)
+workflow_id = click.argument("id", type=ID)
+end_timeout = click.option(
+    "--timeout", "timeout_ms", type=DURATION_MS, metavar="DURATION", help="Give up waiting after so long; the workflow goes on.  [default: wait for ever]",
+)
+
+
+def workflow_and_input(command: Callable[..., Any]) -> Callable[..., Any]:
+    """WORKFLOW [ID] [INPUT]."""
+    for argument in (
+        click.argument("input", type=JSON, required=False), click.argument("id", type=ID, required=False), click.argument("workflow", type=NAME),
+    ):
+        command = argument(command)
+    return command
+
+
+def start_policies(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a start, gathered as `policies`."""
+
+    @click.option("--on-running", type=click.Choice(("fail", "use_existing", "terminate")), default="fail", show_default=True,
+                  help="What to do when the ID has an open run.")
+    @click.option("--on-finished", type=click.Choice(("allow", "allow_if_failed", "refuse", "use_existing")), default="allow", show_default=True,
+                  help="What to do when the ID has a run that ended.")
+    @click.option("--deadline", "deadline_ms", type=DURATION_MS, metavar="DURATION", help="The run is timed_out after so long.")
+    @click.option("--attributes", type=JSON, metavar="JSON", help="Search attributes: a JSON object.")
+    @functools.wraps(command)
+    def with_policies(on_running: str, on_finished: str, deadline_ms: int | None, attributes: Any, **others: Any) -> Any:
+        if attributes is not None and not isinstance(attributes, dict):
+            raise click.BadParameter(f"expected a JSON object, found {json.dumps(attributes)}", param_hint="--attributes")
+        deadline = None if deadline_ms is None else deadline_ms / 1000
+        policies = {"on_running": on_running, "on_finished": on_finished, "deadline": deadline, "attributes": attributes}
+        return command(policies=policies, **others)
+
+    return with_policies
+
+
+def log_to_stderr(level: str, who: str) -> None:
+    """Send this process's log to stderr, each line with its time and who says it."""
+    logging.basicConfig(level=level.upper(), format=f"%(asctime)s {who} %(levelname)s %(message)s")

@@ -1,0 +1,119 @@
+"""How answers look: for people, and as JSON for programs."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from fusee_mp.errors import FuseeError
+
+if TYPE_CHECKING:
+    from fusee_mp.sdk.types import JournalRecord, RunDetail, RunStatus
+
+CELL_CHARS_MAX = 60
+
+
+def say_json(value: Any) -> None:
+    """Print one JSON value on one line."""
+    click.echo(to_json(value))
+
+
+def to_json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def say_value(value: Any) -> None:
+    """Print a result for people: JSON over as many lines as it needs."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def error_text(error: BaseException) -> str:
+    """A message and, where there is one, the cause behind it."""
+    text = f"fusee-mp: {error}" if str(error) else f"fusee-mp: {type(error).__name__}"
+    cause = error.__cause__
+    return text if cause is None or str(cause) in text else f"{text}\ncaused by {type(cause).__name__}: {cause}"
+
+
+def error_json(error: FuseeError, code: str = "") -> str:
+    facts: dict[str, Any] = {"code": code or error.code, "message": error.message}
+    if error.__cause__ is not None:
+        facts["cause"] = {"type": type(error.__cause__).__name__, "message": str(error.__cause__)}
+    plain = {name: value for name, value in error.fields.items() if isinstance(value, str | int | float | bool)}
+    return to_json({"error": {**plain, **facts}})
+
+
+def say_status(status: RunStatus) -> None:
+    say_facts([
+        ("id", status.id), ("workflow", status.workflow), ("status", status.status), ("run", f"{status.number} of shard {status.shard}"),
+        ("started", instant(status.started)), ("finished", f"{instant(status.finished)} (after {took(status)})" if status.finished else ""),
+        ("attributes", to_json(status.attributes) if status.attributes else ""),
+    ])
+
+
+def say_detail(detail: RunDetail) -> None:
+    say_status(detail)
+    failure = detail.failure or {}
+    say_facts([("reason", detail.reason), ("failure", f"{failure.get('type')}: {failure.get('message')}" if failure else "")])
+    for step in detail.pending:
+        when = f", again at {instant(step.next_attempt)}" if step.next_attempt else ""
+        click.echo(f'pending     step "{step.name}", attempt {step.attempt}{when}: {step.last_failure or "no failure yet"}')
+    click.echo()
+    say_table(("SEQ", "LSN", "AT", "KIND", "NAME", "WHAT"), [_journal_row(record) for record in detail.journal])
+
+
+def _journal_row(record: JournalRecord) -> tuple[str, ...]:
+    shown = ", ".join(f"{name}={_brief(value)}" for name, value in record.fields.items() if value not in (None, "", b"", 0))
+    return str(record.seq), str(record.lsn), f"{record.at.astimezone():%H:%M:%S.%f}"[:-3], record.kind, record.name, _cut(shown)
+
+
+def _brief(value: Any) -> str:
+    return value if isinstance(value, str) else to_json(value)
+
+
+def say_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Names and values, one a line; those without a value are left out."""
+    for name, value in facts:
+        if value:
+            click.echo(f"{name:<11} {value}")
+
+
+def say_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns as wide as what is in them."""
+    cut = [[_cut(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in [head, *cut]) for column in range(len(head))]
+    for row in [head, *cut]:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= CELL_CHARS_MAX else f"{text[:CELL_CHARS_MAX - 2]}.."
+
+
+def instant(at: datetime | None) -> str:
+    """In the zone of this machine."""
+    return "" if at is None else f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def took(status: RunStatus) -> str:
+    """How long it took, or has taken so far."""
+    seconds = ((status.finished or datetime.now(UTC)) - status.started).total_seconds()
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def say_result(id: str, value: Any, as_json: bool) -> None:
+    if as_json:
+        say_json({"id": id, "status": "ok", "result": value})
+    else:
+        say_value(value)
+
+
+def say_done(what: str, facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        say_json(facts)
+    else:
+        click.echo(what)

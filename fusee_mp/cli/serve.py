@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from fusee_mp.cli import options
+from fusee_mp.cli.main import COMMANDS
+
+HELP = COMMANDS["serve"] + """ DIR (./data unless given) holds everything; it is made when missing.
+
+One line on stdout says when the server is ready and where it listens; the log is on stderr. SIGTERM or Ctrl-C lets the workers finish and
+hand back first; a second one ends at once. A server that was killed goes on from its directory when it is started again.
+"""
+
+
+@click.command(help=HELP)
+@click.argument("dir", default="data", type=click.Path(file_okay=False))
+@click.option("--listen", multiple=True, default=(options.DEFAULT_ADDRESS,), show_default=True, metavar="HOST:PORT",
+              help="Where to listen; may be given several times. Port 0 takes a free one.")
+@click.option("--unix", default="", metavar="PATH", help="Listen on a Unix socket too.")
+@click.option("--shards", default=0, metavar="N",
+              help="How many shards a new directory gets: one a core is right.  [default: one a core, at most 8; an old directory keeps its own]")
+@click.option("--grace", "grace_ms", type=options.DURATION_MS, default="30s", show_default=True, metavar="DURATION",
+              help="How long workers may go on when the server stops.")
+@click.option("--flush", type=click.Choice(("auto", "inline", "helper")), default="auto", show_default=True,
+              help="Who waits for the disk: the shard process, a helper of it, or whichever is faster.")
+@click.option("--checkpoint-interval", "checkpoint_interval_ms", type=options.DURATION_MS, default="30s", show_default=True,
+              metavar="DURATION", help="How often the store is made safe from a crash of the machine, so that log files can be reused.")
+@options.log_level
+@options.as_json
+def command(log_level: str, as_json: bool, listen: tuple[str, ...], **settings: Any) -> int:
+    from fusee_mp.errors import Rejected
+    from fusee_mp.router.main import print_ready, run
+    from fusee_mp.router.options import ServeOptions
+
+    options.log_to_stderr(log_level, "router")
+    try:
+        serve_options = ServeOptions(listen=listen, **settings)
+    except Rejected as error:
+        raise click.UsageError(error.message) from None
+    return run(serve_options, _print_json if as_json else print_ready)
+
+
+def _print_json(addresses: list[str]) -> None:
+    from fusee_mp.cli.output import say_json
+
+    say_json({"ready": addresses, "pid": os.getpid()})

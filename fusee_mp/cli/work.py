@@ -1,0 +1,110 @@
+# A worker as the whole of a process: its signals, its loop, and what happens when the server goes away in order.
+"""`work`: run a module's workflows until told to end."""
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from fusee_mp.cli.modules import Program, load
+from fusee_mp.cli.output import say_json
+from fusee_mp.errors import Unavailable
+from fusee_mp.sdk.worker import Worker
+
+LOG: Final = logging.getLogger("fusee_mp.worker")
+STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+REJOIN_FIRST_S: Final = 0.1
+REJOIN_MOST_S: Final = 2.0
+_PR_SET_PDEATHSIG: Final = 1
+
+
+@dataclass(frozen=True)
+class Job:
+    module: str
+    address: str
+    max_shards: int
+    grace_ms: int
+    name: str
+    as_json: bool
+
+
+def work(job: Job, supervisor: int | None) -> int:
+    """Run a worker until SIGTERM or SIGINT; the exit code. Raises Unavailable when there is no server at the first start."""
+    if supervisor is not None:
+        depend_on(supervisor)
+    program = load(job.module)
+    gc.freeze()
+    run_on_fast_loop(_until_stopped(job, program, is_patient=supervisor is not None))
+    return 0
+
+
+def depend_on(supervisor: int) -> None:
+    """End when the supervisor does, however it ends. A kill loses nothing: what was not recorded runs again elsewhere."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != supervisor:
+        sys.exit(0)
+    # The supervisor has its own signals blocked, and a child begins as its parent was.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOPS, signal.SIGCHLD))
+
+
+def run_on_fast_loop(body: Coroutine[Any, Any, None]) -> None:
+    """Run on uvloop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(body)
+        return
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(body)
+
+
+async def _until_stopped(job: Job, program: Program, is_patient: bool) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    for number in STOPS:
+        loop.add_signal_handler(number, task.cancel)  # The second one cuts the leaving short.
+    try:
+        await _keep_joined(job, program, is_patient)
+    except asyncio.CancelledError:
+        LOG.info("worker ended")
+
+
+async def _keep_joined(job: Job, program: Program, is_patient: bool) -> None:
+    """Work; join again when the server has stopped in order. Only the very first time a missing server is an error."""
+    pause_s = REJOIN_FIRST_S
+    while True:
+        try:
+            async with Worker.connect(
+                job.address, workflows=program.workflows, max_shards=job.max_shards, lifespan=program.lifespan, grace=job.grace_ms / 1000,
+                name=job.name,
+            ) as worker:
+                is_patient, pause_s = True, REJOIN_FIRST_S
+                _say_ready(job, worker, [workflow.name for workflow in program.workflows])
+                await worker.run()
+            LOG.info("the server has stopped: waiting for its return")
+        except Unavailable as error:
+            if not is_patient:
+                raise
+            LOG.debug("%s", error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, REJOIN_MOST_S)
+
+
+def _say_ready(job: Job, worker: Worker, workflows: list[str]) -> None:
+    if job.as_json:
+        say_json({"ready": worker.name, "pid": os.getpid(), "held": worker.held, "workflows": workflows})
+    else:
+        held = ", ".join(map(str, worker.held))
+        click.echo(f"worker {worker.name} ready at {job.address}: holds shard {held}; workflows {', '.join(workflows)}")
+    sys.stdout.flush()

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import os
+
+import click
+
+from fusee_mp.cli import options
+from fusee_mp.cli.main import COMMANDS
+
+HELP = COMMANDS["worker"] + """
+
+MODULE is imported as Python does it, also from the current directory; every @workflow in it is run, and its `lifespan`, if there is
+one, is entered first. MODULE:ATTR takes one workflow, or a list of them.
+
+SIGTERM or Ctrl-C lets running steps finish (see --grace) and hands the shards back; a second one ends at once. While the server is
+away the worker waits for it, but at its first start there must be one.
+"""
+
+
+@click.command(help=HELP)
+@click.argument("module")
+@click.option("--processes", type=click.IntRange(1, 1024), default=1, show_default=True,
+              help="How many worker processes. One that dies is started again.")
+@click.option("--max-shards", type=click.IntRange(0, 1024), metavar="N",
+              help="How many shards each process takes at most; 0: all that are free.  [default: an even share of the server's]")
+@click.option("--grace", "grace_ms", type=options.DURATION_MS, default="30s", show_default=True, metavar="DURATION",
+              help="How long running steps may go on when the worker is told to end.")
+@click.option("--name", default="", help="The worker's name, which must be its own.  [default: host name and process ID]")
+@click.option("--supervisor", type=int, hidden=True, help="The process that started this one, and whose end ends it.")
+@options.log_level
+@options.address
+@options.as_json
+def command(
+    module: str, processes: int, max_shards: int | None, grace_ms: int, name: str, supervisor: int | None, log_level: str, address: str,
+    as_json: bool,
+) -> int:
+    if processes == 1:
+        from fusee_mp.cli.work import Job, work
+
+        options.log_to_stderr(log_level, f"worker-{os.getpid()}")
+        return work(Job(module, address, max_shards or 0, grace_ms, name, as_json), supervisor)
+
+    from fusee_mp.cli.supervisor import supervise
+
+    options.log_to_stderr(log_level, "supervisor")
+    flags = [f"--grace={grace_ms}ms", f"--log-level={log_level}", f"--address={address}", *(["--json"] if as_json else [])]
+    return supervise(module, processes, max_shards, name, flags, address)
