@@ -73,7 +73,8 @@ class Keeper(asyncio.Protocol):
     async def start(cls, shard_directory: Path, *, pass_fds: Sequence[int] = (), checkpoint_interval_ms: int = 30_000) -> Keeper:
         """Start the keeper of the shard in this directory; it has the store when this returns, so it may wait for a predecessor's end.
 
-        `pass_fds` stay open in it, such as the shard's lock. Raises StorageError when the store cannot be opened.
+        `pass_fds` stay open in it, such as the shard's lock. On Linux the keeper dies with the calling thread, not only with the
+        process, so call this from one that lives as long. Raises StorageError when the store cannot be opened.
         """
         ours, theirs = socket.socketpair()
         with theirs:

@@ -6,6 +6,7 @@
 """
 from __future__ import annotations
 
+import ctypes
 import os
 import selectors
 import socket
@@ -98,6 +99,7 @@ class Process:
         self._checkpoint(now)
         if not self._is_shrunk and now >= self._folded_at + IDLE_S:
             self._store.shrink()
+            give_memory_back()
             self._is_shrunk = True
 
     def _fold(self, now: float) -> None:
@@ -242,3 +244,10 @@ class Process:
             pass
         except OSError:
             self._is_ending = True
+
+
+def give_memory_back() -> None:
+    """Hand what is free to the system, where the C library does not do that by itself."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

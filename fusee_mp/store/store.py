@@ -23,8 +23,8 @@ from fusee_mp.store.write import prepare, write
 
 __all__ = ["CannotFold", "Place", "Store", "StoreLocked", "open_reader"]
 
-# One transaction's worth: about 50 ms, during which no point read is answered.
-STAGED_RECORDS_MAX: Final = 4096
+# One transaction's worth: some 25 ms, during which no point read is answered.
+STAGED_RECORDS_MAX: Final = 2048
 STAGED_BYTES_MAX: Final = 4 << 20
 # Filters are built anew when they hold this many times the IDs that are left.
 FILTER_EXCESS: Final = 4
