@@ -3,8 +3,11 @@
 # The guarantee: code that asks for the same operations gets the same outcomes in the same order, live and in replay.
 # Rule 1: an operation's identity is the path of the task that asks and its count within that task, with its kind and name.
 # Rule 2: outcomes are fed in journal order, one at a time, each only when the code can make no further progress.
-# Rule 3: what the code asks for is recorded in the turn in which it asks, so before the next outcome. While recorded
-#         outcomes remain, an operation of a recorded kind that the journal lacks is therefore a mismatch, at once.
+# Rule 3: what the code asks for (but a step) is recorded when it asks, in the order of asking. So while the journal knows operations
+#         that the code has not come to yet, one of a recorded kind that it lacks is a mismatch, at once. Once the code has come to
+#         all of them, the crash may have cut the record off, and it is made now: outcomes that had arrived may still follow.
+# Rule 4: an operation that the journal knows was asked for by the time of its last outcome. What the code has not come to by then,
+#         or by its end, is a mismatch.
 from __future__ import annotations
 
 from collections import deque
@@ -20,17 +23,21 @@ H = TypeVar("H")
 class Journal(Generic[H]):
     """The machine. `H` is whatever the host keeps for an open operation, usually the future that waits for its outcome."""
 
-    __slots__ = ("start", "size", "now", "open", "closed", "_known", "_asked", "_pending", "_attempts", "fed", "replaying")
+    __slots__ = (
+        "start", "size", "now", "latest", "open", "closed", "_known", "_unclaimed", "_asked", "_pending", "_attempts", "fed", "replaying",
+    )
 
     def __init__(self, start: r.Start) -> None:
         self.start = start
         self.size = 1
-        self.now = start.at
+        self.now = start.at  # of the last outcome that was fed: the code's time
+        self.latest = start.at  # of the last record
         self.fed = 0
         self.replaying = False  # until the code has had its turn with the last recorded outcome
         self.open: dict[str, H] = {}
         self.closed: set[str] = set()  # asked, then given up by the code: a late outcome of it is dropped
         self._known: dict[str, tuple[str, str, int]] | None = None
+        self._unclaimed: dict[str, None] = {}  # of these, in their order, what the code has not come to yet
         self._asked: dict[str, r.Timer | r.Child | r.Send | r.Attributes] | None = None
         self._pending: deque[r.Outcome] = deque()
         self._attempts: dict[str, r.Attempt] = {}
@@ -46,7 +53,9 @@ class Journal(Generic[H]):
         self._known, self._asked, self.replaying = {}, {}, True
         for record in rest:
             self.size += 1
+            self.latest = max(self.latest, record.at)
             self._remember(record)
+        self._unclaimed = dict.fromkeys(self._known)
         return self
 
     def _remember(self, record: r.RunRecord) -> None:
@@ -71,13 +80,16 @@ class Journal(Generic[H]):
         """
         if self._known is None:
             return None
-        found = self._known.get(op)
-        if found is not None and found[:2] != (kind, name):
-            raise self._mismatch(op, f"{found[0]} {found[1]!r}", f"{kind} {name!r}", found[2], where)
         assert self._asked is not None
-        if found is None and self._pending and kind in RECORDED_KINDS:
+        found = self._known.get(op)
+        if found is not None:
+            if found[:2] != (kind, name):
+                raise self._mismatch(op, f"{found[0]} {found[1]!r}", f"{kind} {name!r}", found[2], where)
+            self._unclaimed.pop(op, None)
+            return self._asked.pop(op, None)
+        if self._unclaimed and kind in RECORDED_KINDS:
             raise self._mismatch(op, "nothing", f"{kind} {name!r}", self.fed + 1, where)
-        return self._asked.pop(op, None)
+        return None
 
     def knows(self, op: str) -> bool:
         """Something is recorded of this operation."""
@@ -98,12 +110,16 @@ class Journal(Generic[H]):
         if not self.replaying:
             return
         self.replaying = False
-        if self._asked:
-            op, record = next(iter(self._asked.items()))
-            kind, name = _identity(record)
-            assert self._known is not None
-            raise self._mismatch(op, f"{kind} {name!r}", "nothing of the kind", self._known[op][2], "")
+        self.end()
         self._known = self._asked = None
+
+    def end(self) -> None:
+        """The code has come to an end, or to the end of what is recorded. Raises NonDeterminismError as `live` does."""
+        if self._unclaimed:
+            assert self._known is not None
+            op = next(iter(self._unclaimed))
+            kind, name, position = self._known[op]
+            raise self._mismatch(op, f"{kind} {name!r}", "nothing of the kind", position, "")
 
     def take(self, outcome: r.StepDone | r.Fired | r.ChildDone) -> H | None:
         """The waiter of an outcome with an operation, closing it; None when the code has given the operation up.

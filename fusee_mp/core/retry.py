@@ -13,7 +13,7 @@ class Fatal(Exception):
 
 class RetrySchedule(Struct, frozen=True):
     """The numbers of a retry policy. `attempts` None is without end; the first wait is `initial_ms`, each next `factor` times
-    longer, none longer than `maximum_ms`; `jitter` is the share by which a wait may be longer or shorter."""
+    longer, up to `maximum_ms`; `jitter` is the share by which a wait is then made longer or shorter."""
 
     attempts: int | None = 1
     initial_ms: int = 100
@@ -25,9 +25,10 @@ class RetrySchedule(Struct, frozen=True):
         """The wait after this attempt (counted from 1) failed, or None when it was the last. `draw` is uniform in [0, 1)."""
         if self.attempts is not None and attempt >= self.attempts:
             return None
-        # Beyond this exponent every wait is at its maximum, and a float would overflow.
-        grown = self.initial_ms * self.factor ** min(attempt - 1, 64)
-        wait = min(grown, float(self.maximum_ms))
+        try:
+            wait = min(self.initial_ms * self.factor ** (attempt - 1), float(self.maximum_ms))
+        except OverflowError:  # beyond every maximum
+            wait = float(self.maximum_ms)
         return max(0, round(wait * (1 + self.jitter * (2 * draw - 1))))
 
 
