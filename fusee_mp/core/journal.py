@@ -61,19 +61,19 @@ class Journal(Generic[H]):
     def _remember(self, record: r.RunRecord) -> None:
         assert self._known is not None and self._asked is not None
         if isinstance(record, r.StepDone):
-            self._known[record.op] = ("step", record.name, self.size)
+            self._known[record.op] = ("step", record.name, self.size - 1)
             if record.status != "cancelled":
                 self._pending.append(record)
         elif isinstance(record, r.OUTCOMES):
             self._pending.append(record)
         elif isinstance(record, r.Attempt):
-            self._known[record.op] = ("step", record.name, self.size)
+            self._known[record.op] = ("step", record.name, self.size - 1)
             self._attempts[record.op] = record
         elif isinstance(record, r.ASKED) and record.op:
-            self._known[record.op] = (*_identity(record), self.size)
+            self._known[record.op] = (*_identity(record), self.size - 1)
             self._asked[record.op] = record
 
-    def ask(self, op: str, kind: str, name: str, where: str = "") -> r.Timer | r.Child | r.Send | r.Attributes | None:
+    def ask(self, op: str, kind: str, name: str) -> r.Timer | r.Child | r.Send | r.Attributes | None:
         """The code asks for this operation: returns what was recorded of the asking, or None when it is to be recorded now.
 
         Raises NonDeterminismError when the journal holds something else there.
@@ -84,11 +84,13 @@ class Journal(Generic[H]):
         found = self._known.get(op)
         if found is not None:
             if found[:2] != (kind, name):
-                raise self._mismatch(op, f"{found[0]} {found[1]!r}", f"{kind} {name!r}", found[2], where)
+                raise self._mismatch(op, _said(*found[:2]), _said(kind, name), found[2])
             self._unclaimed.pop(op, None)
             return self._asked.pop(op, None)
         if self._unclaimed and kind in RECORDED_KINDS:
-            raise self._mismatch(op, "nothing", f"{kind} {name!r}", self.fed + 1, where)
+            later = next(iter(self._unclaimed))
+            has = self._known[later]
+            raise self._mismatch(op, f"nothing, and then {_said(*has[:2])} as operation {later}", _said(kind, name), has[2])
         return None
 
     def knows(self, op: str) -> bool:
@@ -119,7 +121,7 @@ class Journal(Generic[H]):
             assert self._known is not None
             op = next(iter(self._unclaimed))
             kind, name, position = self._known[op]
-            raise self._mismatch(op, f"{kind} {name!r}", "nothing of the kind", position, "")
+            raise self._mismatch(op, _said(kind, name), "nothing of the kind", position)
 
     def take(self, outcome: r.StepDone | r.Fired | r.ChildDone) -> H | None:
         """The waiter of an outcome with an operation, closing it; None when the code has given the operation up.
@@ -132,7 +134,8 @@ class Journal(Generic[H]):
         op = outcome.op
         waiter = self.open.pop(op, None)
         if waiter is None and op not in self.closed:
-            raise self._mismatch(op, _describe(outcome), "nothing of the kind", self.fed, "")
+            known = self._known.get(op) if self._known is not None else None
+            raise self._mismatch(op, f"the outcome of {_said(*_outcome_of(outcome))}", "nothing of the kind", known[2] if known else self.fed)
         return waiter
 
     def pass_time(self, outcome: r.Outcome) -> None:
@@ -146,15 +149,20 @@ class Journal(Generic[H]):
         if self.open.pop(op, None) is not None:
             self.closed.add(op)
 
-    def _mismatch(self, op: str, has: str, wants: str, position: int, where: str) -> NonDeterminismError:
+    def _mismatch(self, op: str, has: str, wants: str, position: int, where: str = "") -> NonDeterminismError:
         at = f" ({where})" if where else ""
+        start = self.start
         return NonDeterminismError(
-            f'workflow "{self.start.type}" asked for {wants} as operation {op}{at}, where its journal has {has} at position {position}.'
+            f'workflow "{start.type}" asked for {wants} as operation {op}{at}, where its journal has {has} (position {position}).'
             " The code was changed since this run began. Guard the change with ctx.patched(..), run the old code until its runs"
             " have ended, or reset the run to a step before the change.",
-            workflow=self.start.type, id=self.start.id, run=self.start.run, op=op, position=position, journal=has, code=wants,
-            where=where,
+            workflow=start.type, id=start.id, run=start.run, op=op, position=position, journal=has, code=wants, where=where,
         )
+
+    def placed(self, error: NonDeterminismError, where: str) -> NonDeterminismError:
+        """The same mismatch with the file and line of the code, which only the host can see."""
+        fields = error.fields
+        return self._mismatch(fields["op"], fields["journal"], fields["code"], fields["position"], where)
 
 
 # Recorded in the turn in which they are asked for (rule 3). A step leaves its first record with its outcome.
@@ -171,7 +179,13 @@ def _identity(record: r.Timer | r.Child | r.Send | r.Attributes) -> tuple[str, s
     return "attributes", ""
 
 
-def _describe(outcome: r.Outcome) -> str:
+def _outcome_of(outcome: r.StepDone | r.Fired | r.ChildDone) -> tuple[str, str]:
     if isinstance(outcome, r.StepDone):
-        return f"the outcome of step {outcome.name!r}"
-    return f"a {r.KIND[type(outcome)]} record"
+        return "step", outcome.name
+    return ("timer", "") if isinstance(outcome, r.Fired) else ("child", "")
+
+
+def _said(kind: str, name: str) -> str:
+    if name:
+        return f'{kind} "{name}"'
+    return "attributes" if kind == "attributes" else f"a {kind}"

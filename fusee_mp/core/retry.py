@@ -28,7 +28,7 @@ class RetrySchedule(Struct, frozen=True):
         try:
             wait = min(self.initial_ms * self.factor ** (attempt - 1), float(self.maximum_ms))
         except OverflowError:  # beyond every maximum
-            wait = float(self.maximum_ms)
+            wait = float(self.maximum_ms if self.initial_ms else 0)
         return max(0, round(wait * (1 + self.jitter * (2 * draw - 1))))
 
 
