@@ -182,13 +182,15 @@ def _scalar(key: str, operand: object) -> Scalar:
         raise Rejected(f'filter term "{key}" is compared with NaN, to which nothing is equal: leave it out, or use exists')
     if operand is None or isinstance(operand, bool | int | float):
         return cast(Scalar, number(operand))
-    raise Rejected(f'filter term "{key}" is compared with {type(operand).__name__} ({operand!r:.80}): give text, a number, true, false or null')
+    given = f"{type(operand).__name__} ({operand!r:.80})"
+    raise Rejected(f'filter term "{key}" is compared with {given}: give text, a number, true, false or null')
 
 
 def _text(key: str, text: str) -> str:
     size = len(text.encode("utf-8", "replace"))
     if "\0" in text or size > TEXT_BYTES_MAX or any("\ud800" <= c <= "\udfff" for c in text):
-        raise Rejected(f'filter term "{key}" has text of {size} bytes ({text!r:.80}): at most {TEXT_BYTES_MAX}, without NUL or lone surrogates')
+        limits = f"at most {TEXT_BYTES_MAX}, without NUL or lone surrogates"
+        raise Rejected(f'filter term "{key}" has text of {size} bytes ({text!r:.80}): {limits}')
     return text
 
 
@@ -201,7 +203,8 @@ def _instant(key: str, operand: object) -> int:
         moment = None
     if isinstance(moment, int) and not isinstance(moment, bool) and abs(moment) < 1 << 62:
         return moment
-    raise Rejected(f'filter term "{key}" is compared with {operand!r:.80}: give Unix milliseconds, a datetime with a zone, or ISO 8601 text with one')
+    forms = "Unix milliseconds, a datetime with a zone, or ISO 8601 text with one"
+    raise Rejected(f'filter term "{key}" is compared with {operand!r:.80}: give {forms}')
 
 
 def number(value: Any) -> Any:

@@ -133,7 +133,8 @@ class Process:
         if now < asked.deadline:
             return None
         cause = tail.reason or f"the log is known to be durable to {tail.through_lsn}"
-        return Unavailable(f'"{asked.method}" needs LSN {min_lsn} and its time is up at {self._store.applied_lsn}: {cause}', trouble=tail.trouble)
+        applied = self._store.applied_lsn
+        return Unavailable(f'"{asked.method}" needs LSN {min_lsn} and its time is up at {applied}: {cause}', trouble=tail.trouble)
 
     def _checkpoint(self, now: float) -> None:
         is_due = self._store.checkpoint_lsn < self._store.applied_lsn and now >= self._checkpointed_at + self._checkpoint_s

@@ -115,7 +115,8 @@ def request(db: DB, key: str) -> Request | None:
 def outbox(db: DB, to: int | None = None, after_no: int = 0, limit: int = 1000) -> list[Sent]:
     """Messages not acknowledged by shard `to`, from the number after `after_no`; None: by any shard, from the first."""
     where, parameters = ("shard = ? and no > ?", (to, after_no)) if to is not None else ("true", ())
-    rows = db.execute(f"select shard, no, run, id, record from outbox where {where} order by shard, no limit ?", (*parameters, _limit(limit)))
+    statement = f"select shard, no, run, id, record from outbox where {where} order by shard, no limit ?"
+    rows = db.execute(statement, (*parameters, _limit(limit)))
     return _page((Sent(*row) for row in rows), lambda sent: len(sent.record))
 
 

@@ -135,9 +135,10 @@ def _make_or_check(connection: sqlite3.Connection, path: Path | str) -> None:
 def _check(connection: sqlite3.Connection, path: Path | str) -> None:
     application, version = (connection.execute(f"pragma {name}").fetchone()[0] for name in ("application_id", "user_version"))
     if application != APPLICATION_ID:
-        raise StorageError(f'file "{path}" is an SQLite database of another program (application {application:#x}): name another', path=str(path))
+        raise StorageError(f'file "{path}" is an SQLite database of another program ({application:#x}): name another', path=str(path))
     if version != FORMAT:
-        raise StorageError(f'store "{path}" has format {version}, this version reads {FORMAT}: use the version that wrote it', path=str(path))
+        reason = f"has format {version}, this version reads {FORMAT}: use the version that wrote it"
+        raise StorageError(f'store "{path}" {reason}', path=str(path))
 
 
 def _flush_directory(path: str) -> None:

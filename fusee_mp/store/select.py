@@ -95,10 +95,8 @@ def _name_of(term: Term, branch: _Branch, types: dict[int, str]) -> str:
 def _rows(db: DB, plan: _Plan, before: int, limit: int) -> Iterator[tuple[Any, ...]]:
     # By ID the few rows come from the index on the hash and are sorted; else they are walked in order, and never sorted.
     order = "+run" if plan.by_id else "run"
-    cursors = [
-        db.execute(f"select {_COLUMNS} from run where {order} < ? and {part.text} order by {order} desc limit ?", [before, *part.parameters, limit])
-        for part in _parts(plan)
-    ]
+    walk = f"select {_COLUMNS} from run where {order} < ? and %s order by {order} desc limit ?"
+    cursors = [db.execute(walk % part.text, [before, *part.parameters, limit]) for part in _parts(plan)]
     return heapq.merge(*cursors, key=lambda row: -row[0])
 
 

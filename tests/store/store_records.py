@@ -108,7 +108,8 @@ class _History:
     def of_run(self) -> r.Record:
         run, at, rng = self.rng.randrange(self.runs + 2), self.tick(), self.rng
         makers = [
-            lambda: step(run, at=at), lambda: step(run, at=at), lambda: quiet(run, rng.choice([None, at, at + 5]), parked=rng.random() < 0.3),
+            lambda: step(run, at=at), lambda: step(run, at=at),
+            lambda: quiet(run, rng.choice([None, at, at + 5]), parked=rng.random() < 0.3),
             lambda: quiet(run, at + 9), lambda: r.Attempt(run, at, "1", "n", 1, b"f", at + 10), lambda: r.Timer(run, at, "1", "t", at + 20),
             lambda: r.Fired(run, at, "1"), lambda: r.Signal(run, at, "go", b"1", self.request(), self.source()),
             lambda: r.Child(run, at, "3", id="kid", type="t", input=b"", **self.message()),

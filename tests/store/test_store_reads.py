@@ -22,7 +22,8 @@ def large() -> Store:
         made = range(first, first + 2000)
         folded(*(record for run in made for record in (
             start(run, f"i{run}", type=f"t{run % 5}"), done(run, "failed" if run % 1000 == 0 else "ok", at=run))), store=store)
-    folded(*(record for run in range(20_001, 22_001) for record in (start(run, f"i{run}", type=f"t{run % 5}"), quiet(run, due=run))), store=store)
+    sleepers = range(20_001, 22_001)
+    folded(*(record for run in sleepers for record in (start(run, f"i{run}", type=f"t{run % 5}"), quiet(run, due=run))), store=store)
     return store
 
 

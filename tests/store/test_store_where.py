@@ -18,7 +18,10 @@ from fusee_mp.store import Store
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=4)
 INTEGERS = st.one_of(st.integers(-3, 3), st.sampled_from([1 << 53, (1 << 53) + 1, (1 << 63) - 1, -(1 << 63), 1 << 70]))
 FLOATS = st.one_of(st.integers(-12, 12).map(lambda n: n / 4), st.sampled_from([2.0**53, 2.0**63, 1e300, -0.0]))
-POOL = [None, True, False, 0, 1, -1, 1.0, 0.5, 1 << 53, (1 << 53) + 1, 2.0**53, (1 << 63) - 1, 1 << 63, 1 << 70, -0.0, "", "a", "ab", "b", "é", "1"]
+POOL = [
+    None, True, False, 0, 1, -1, 1.0, 0.5, 1 << 53, (1 << 53) + 1, 2.0**53, (1 << 63) - 1, 1 << 63, 1 << 70, -0.0,
+    "", "a", "ab", "b", "é", "1",
+]
 SCALARS = st.one_of(st.sampled_from(POOL), st.none(), st.booleans(), INTEGERS, FLOATS, TEXT)
 NAMES = st.sampled_from(["a", "x'y"])
 ATTRIBUTES = st.dictionaries(NAMES, st.one_of(SCALARS, st.just([1]), st.just({"a": 1})), max_size=2)
@@ -51,7 +54,9 @@ def operators(values: st.SearchStrategy[Any], names: list[str]) -> st.SearchStra
 
 @settings(max_examples=300, deadline=None)
 @given(runs=st.lists(st.tuples(ATTRIBUTES, INSTANTS, st.integers(0, 5)), min_size=1, max_size=6), where=wheres())
-def test_lists_and_counts_find_exactly_what_the_predicate_matches(runs: list[tuple[dict[str, Any], int, int]], where: dict[str, Any]) -> None:
+def test_lists_and_counts_find_exactly_what_the_predicate_matches(
+    runs: list[tuple[dict[str, Any], int, int]], where: dict[str, Any]
+) -> None:
     records = []
     for run, (attributes, at, state) in enumerate(runs, start=1):
         text = json.dumps(attributes, ensure_ascii=False).encode()
