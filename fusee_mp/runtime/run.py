@@ -96,8 +96,11 @@ class Run:
 
     # The turn.
 
-    def begin(self) -> None:
-        """Make the main task; the next turn runs it. Without code the run is set aside."""
+    def _begin(self) -> None:
+        """Make the main task, at the start of the first turn: what is ready to run belongs to one run at a time.
+
+        Without code the run is set aside.
+        """
         if self.registered is None:
             start = self.journal.start
             self.broken = UnknownWorkflow(
@@ -125,7 +128,9 @@ class Run:
         if self.is_over or self.quarantined is not None:
             return
         try:
-            if not self.sealed:
+            if self.main is None:
+                self._begin()
+            if not self.sealed and not self.is_over:
                 self._turns()
         except Blocked as e:
             self.broken = FuseeError(f'workflow "{self.journal.start.type}" does not yield: {e}')

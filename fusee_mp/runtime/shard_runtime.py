@@ -87,7 +87,7 @@ class ShardRuntime:
         self._free: deque[Effect] = deque()
         self._applied: deque[tuple[int, Callable[[], object]]] = deque()
         self._runnable: deque[Run] = deque()
-        self._working = False
+        self._working = self._is_scheduled = False
         self._lookups: dict[str, deque[tuple[Callable[[Entry], None], bool]]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._alarm: asyncio.TimerHandle | None = None
@@ -169,7 +169,7 @@ class ShardRuntime:
             self._early.append(enter)
             return
         enter()
-        self.work()
+        self.work_soon()
 
     def durable(self, lsn: int) -> None:
         """The log is durable through `lsn`."""
@@ -220,14 +220,19 @@ class ShardRuntime:
     def wake(self, run: Run) -> None:
         """The run has something to be fed."""
         self._runnable.append(run)
-        if not self._working:
-            self.work()
+        self.work_soon()
+
+    def work_soon(self) -> None:
+        """Let `work` run in the loop's next turn, so that what comes in this one shares it, and its records one append."""
+        if not self._working and not self._is_scheduled:
+            self._is_scheduled = True
+            self.loop.call_soon(self.work)
 
     def work(self) -> None:
         """Go on until nothing is left to do now, then hand the records and messages on."""
         if self._working or self.is_closed:
             return
-        self._working = True
+        self._working, self._is_scheduled = True, False
         left = ITEMS_A_SLICE
         runnable, free = self._runnable, self._free
         if not self.home.may_act():
@@ -251,7 +256,7 @@ class ShardRuntime:
             self._hand_on()
             self.mail.flush()
         if not left:
-            self.loop.call_soon(self.work)
+            self.work_soon()
         self._set_alarm()
         if self._tending is None and (self.residence.needs_tending or self.mail.needs_tending):
             self._tending = self.loop.call_later(TEND_MS / 1000, self._tend)
@@ -306,7 +311,6 @@ class ShardRuntime:
         self._know(run.id)
         if run.journal.start.deadline is not None:
             self.timers.add(run.journal.start.deadline, Deadline(run))
-        run.begin()
         self.wake(run)
 
     def _know(self, id: str) -> None:

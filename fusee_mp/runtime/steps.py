@@ -157,7 +157,7 @@ class StepCall:
         if self._left_ms() == 0:
             which, limit = ("total_timeout", self.options.total_timeout_ms)
         self._settle(generation, None, TimeoutError(f"step {self.name!r} took longer than its {which} of {(limit or 0) / 1000:g} s"))
-        self.run.shard.work()
+        self.run.shard.work_soon()
 
     def stop_body(self) -> None:
         """The outcome is no longer wanted: cancel an async body; a thread runs on."""
@@ -204,7 +204,7 @@ class StepCall:
         else:
             run.record(r.Attempt(run.number, now, self.op, self.name, self.attempt, failure, now + wait))
             run.shard.timers.add(now + wait, self)
-            run.shard.work()
+            run.shard.work_soon()
 
     def _wait_ms(self, error: BaseException) -> int | None:
         policy, left = self.options.retry, self._left_ms()
