@@ -17,7 +17,7 @@ import msgspec
 import typing_extensions
 
 from fusee_mp.payload import hints, records
-from fusee_mp.payload.containers import DictForm, SequenceForm, TupleForm, UnionForm
+from fusee_mp.payload.containers import DictForm, LinkForm, SequenceForm, TupleForm, UnionForm
 from fusee_mp.payload.forms import ANY, BOOL, FLOAT, INT, NONE, STR, Form, NoneType
 from fusee_mp.payload.records import MISSING, Field
 from fusee_mp.payload.scalars import (
@@ -78,10 +78,17 @@ class Builder:
         if isinstance(tp, typing.NewType):
             return self.form(tp.__supertype__)
         if isinstance(tp, typing_extensions.TypeAliasType) or type(tp).__name__ == "TypeAliasType":
-            return self.form(tp.__value__)
+            return self._alias(tp)
         if tp is None or isinstance(tp, type) or tp in _SIMPLE:
             return _SIMPLE.get(tp) or self._container(tp, ()) or self._class(tp, tp)
         return NoForm(tp)
+
+    def _alias(self, tp: Any) -> Form:
+        """An alias may name itself, as one for all of JSON does."""
+        if tp not in self._records:
+            link = self._records[tp] = LinkForm(tp.__name__)
+            link.target = self.form(tp.__value__)
+        return self._records[tp]
 
     def _annotated(self, tp: Any) -> Form:
         form = self.form(get_args(tp)[0])

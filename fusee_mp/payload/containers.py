@@ -161,6 +161,31 @@ class UnionForm(Form):
         return f"({' or '.join(form.test(var, source) for form in self.members)})"
 
 
+class LinkForm(Form):
+    """A named alias of another form, which it may be a part of."""
+
+    target: Form
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def kinds(self) -> frozenset[str]:  # type: ignore[override]
+        return self.target.kinds
+
+    def parts(self) -> Iterable[Form]:
+        return (self.target,)
+
+    def dump(self, value: Any) -> Any:
+        return self.target.dump(value)
+
+    def load(self, data: Any) -> Any:
+        return self.target.load(data)
+
+    def test(self, var: str, source: Source) -> str:
+        return f"{source.function(self, lambda v: self.target.test(v, source))}({var})"
+
+
 def _clashing(members: list[Form]) -> list[Form]:
     """The members that need a tag: those that share a kind, and then all objects, so that no plain one looks like a tagged one."""
     clashing = [a for a in members if any(a is not b and a.kinds & b.kinds for b in members)]

@@ -93,6 +93,8 @@ class Codec:
             raise misfit.error(what) from misfit.__cause__
         except RecursionError:
             raise _too_deep(what) from None
+        except Exception as error:
+            raise self._class_trouble(what, "a value", error) from error
 
     def _decode_slowly(self, data: bytes | bytearray | memoryview, what: str) -> Any:
         try:
@@ -103,9 +105,16 @@ class Codec:
             raise _too_deep(what) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise PayloadError(f"{what}: expected JSON, found {shown(bytes(data[:40]))} ({error}). Send UTF-8 JSON.", path=what) from None
+        except Exception as error:
+            raise self._class_trouble(what, "data", error) from error
+
+    def _class_trouble(self, what: str, found: str, error: Exception) -> PayloadError:
+        """The code of a user's class raised something of its own, or what is to be in a set or a key has no hash."""
+        return PayloadError(f"{what}: expected {self._form.name}, found {found} that it refuses ({type(error).__name__}: {error}). "
+                            "Mend the class, or send another value.", path=what)
 
     def _compare(self, value: Any, copy: Any, data: bytes, what: str) -> None:
-        if copy != value and self._encode(copy, what) != data:
+        if not _equal(copy, value) and self._encode(copy, what) != data:
             raise PayloadError(f"{what}: expected {self._form.name} to come back as it was sent, found {shown(copy)} for {shown(value)}. "
                                "Its __post_init__ or its validators change it again: let them leave a finished value alone.", path=what)
 
@@ -159,6 +168,13 @@ def _dec_hook(hooks: Mapping[Any, ForeignForm]) -> Callable[[Any, Any], Any]:
             return kind(data)
         return hooks[kind].load(data)
     return dec_hook
+
+
+def _equal(copy: Any, value: Any) -> bool:
+    try:
+        return bool(copy == value)
+    except Exception:
+        return False  # Its __eq__ has no answer; the bytes decide.
 
 
 def _never(value: Any) -> bool:

@@ -191,7 +191,12 @@ def _caller_scope(fn: Any) -> dict[str, Any] | None:
     """The names where a function that was defined inside another one stands: its annotations may mean local classes."""
     if "<locals>" not in getattr(fn, "__qualname__", ""):
         return None
-    return dict(sys._getframe(2).f_locals)
+    frame = sys._getframe(2)
+    scope = dict(frame.f_locals)
+    while "__qualname__" in frame.f_locals and frame.f_back is not None:  # The body of a class, whose code sees past it.
+        frame = frame.f_back
+        scope = {**frame.f_locals, **scope}
+    return scope
 
 
 def _coroutine_function(fn: Any) -> Any:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import collections
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -253,6 +254,38 @@ def test_classes_inside_a_function_are_found_through_its_scope() -> None:
     assert codec.roundtrip(Outer(Inner(1)))[1] == Outer(Inner(1))
     with pytest.raises(PayloadError, match="name 'Inner' is not defined"):
         Codec(Outer).encode(Outer(Inner(1)))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="`type` statements came with Python 3.12")
+def test_an_alias_may_name_itself_and_a_class_may_declare_its_variables() -> None:
+    names: dict[str, Any] = {"dataclass": dataclass, "__name__": __name__}
+    exec("type Json = None | int | str | list[Json] | dict[str, Json]\n@dataclass\nclass Box[T]:\n    item: T", names)  # noqa: S102
+    json, box = names["Json"], names["Box"]
+    assert codec_of(json).roundtrip([1, {"a": [None]}])[1] == [1, {"a": [None]}]
+    with pytest.raises(PayloadError, match=r"result\[0\]"):
+        codec_of(json).encode([1.5], "result")
+    assert codec_of(box[date]).roundtrip(box(date(2024, 1, 1)))[1] == box(date(2024, 1, 1))
+
+
+def test_what_a_class_of_the_user_raises_is_a_payload_error() -> None:
+    @dataclass
+    class Guarded:
+        n: int
+
+        def __new__(cls, n: int) -> Guarded:
+            return super().__new__(cls)
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "n":
+                raise KeyError("mine")
+            return super().__getattribute__(name)
+
+    with pytest.raises(PayloadError, match="KeyError: 'mine'"):
+        codec_of(Guarded).encode(Guarded(1))
+    with pytest.raises(PayloadError, match="that it refuses"):
+        codec_of(Guarded).decode(b'{"n":1}')
+    with pytest.raises(PayloadError, match="unhashable"):
+        codec_of(set[Any]).decode(b"[[1]]")
 
 
 @pytest.mark.parametrize(("annotation", "value"), [

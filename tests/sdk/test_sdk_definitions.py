@@ -103,6 +103,12 @@ def test_local_classes_may_annotate_local_definitions() -> None:
     def make() -> Local:
         return Local(1)
 
+    class Maker:
+        @step
+        def made(self) -> list[Local]:
+            return []
+
+    assert Maker().made.result_codec.roundtrip([Local(1)])[1] == [Local(1)]
     assert inner.input_codec.roundtrip(Local(1))[1] == Local(1)
     assert make.result_codec.type is Local
 
