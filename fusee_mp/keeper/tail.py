@@ -59,6 +59,9 @@ class Tail:
             action()
         except (StoreLocked, StorageFull) as e:
             self.retry_at = now + RETRY_S
+            if isinstance(e, StorageFull):
+                # The WAL's room is the first that can be had back, and a fold that then succeeds frees segments of the log.
+                self.store.shrink()
             self._say("full" if isinstance(e, StorageFull) else "locked", e.message)
         except CannotFold as e:
             self._say("record", f"{e}. Folding has halted at LSN {self.store.applied_lsn}; the log is intact and keeps it")
