@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fusee_mp.core.placement import shard_of as shard_of
     from fusee_mp.duration import Duration as Duration
     from fusee_mp.errors import AlreadyExists as AlreadyExists
     from fusee_mp.errors import Busy as Busy
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from fusee_mp.errors import UnknownWorkflow as UnknownWorkflow
     from fusee_mp.errors import WorkflowFailed as WorkflowFailed
     from fusee_mp.payload.classes import register_exception as register_exception
-    from fusee_mp.core.placement import shard_of as shard_of
     from fusee_mp.runtime.steps import CurrentStep as CurrentStep
     from fusee_mp.runtime.steps import current_step as current_step
     from fusee_mp.sdk.client import Client as Client
