@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.leaks import Watch
@@ -16,8 +17,11 @@ DIRECTORY = pytest.StashKey[Path]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give the session a temporary directory of its own, so that nobody else's files are mistaken for ours. The name is short: paths of
-    Unix sockets hold 107 bytes."""
-    directory = Path(tempfile.mkdtemp(prefix="ft-"))
+    Unix sockets hold 107 bytes. It has the session's process, so that the directory of a session that was killed is known for what it is."""
+    for abandoned in Path(tempfile.gettempdir()).glob("ft-[0-9]*-*"):
+        if not psutil.pid_exists(int(abandoned.name.split("-")[1])):
+            shutil.rmtree(abandoned, ignore_errors=True)
+    directory = Path(tempfile.mkdtemp(prefix=f"ft-{os.getpid()}-"))
     config.stash[DIRECTORY] = directory
     os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
     if config.option.basetemp is None:

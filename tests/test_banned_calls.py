@@ -33,10 +33,11 @@ BANS = (
     *(Ban(f"datetime.datetime.{name}", CLOCK, GIVEN) for name in ("now", "today")),
     Ban("datetime.date.today", CLOCK, GIVEN),
     Ban("random.*", CHANCE, GIVEN),
-    Ban("secrets.*", CHANCE, GIVEN, ("log/log.py",)),  # The default of a log's `salt` parameter.
+    # The default of a log's `salt` parameter; the identity of a directory, given to it once when it is made.
+    Ban("secrets.*", CHANCE, GIVEN, ("log/log.py", "log/data.py", "log/directory.py")),
     Ban("os.urandom", CHANCE, GIVEN),
     Ban("uuid.uuid1", CHANCE, GIVEN),
-    Ban("uuid.uuid4", CHANCE, GIVEN),
+    Ban("uuid.uuid4", CHANCE, GIVEN, ("runtime/steps.py",)),  # The key of the stand-in that `current_step` gives outside a step.
     Ban("datetime.datetime.utcnow", "datetime.now(UTC): the other has no zone and compares wrongly"),
     Ban("datetime.datetime.utcfromtimestamp", "datetime.fromtimestamp(.., UTC): the other has no zone and compares wrongly"),
     Ban("pickle.*", "payload.converter for values, payload.failure for exceptions: a pickle runs what a peer wrote into it"),
