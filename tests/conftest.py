@@ -17,7 +17,7 @@ DIRECTORY = pytest.StashKey[Path]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give the session a temporary directory of its own, so that nobody else's files are mistaken for ours. The name is short: paths of
-    Unix sockets hold 107 bytes. It has the session's process, so that the directory of a session that was killed is known for what it is."""
+    Unix sockets hold 107 bytes. It has the process's number, which tells when its session was killed and nobody will clear it up."""
     for abandoned in Path(tempfile.gettempdir()).glob("ft-[0-9]*-*"):
         if not psutil.pid_exists(int(abandoned.name.split("-")[1])):
             shutil.rmtree(abandoned, ignore_errors=True)
