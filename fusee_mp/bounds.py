@@ -90,3 +90,15 @@ CONTROL_FRAME_BYTES_MAX = 2 * MIB
 WORKER_NAME_CHARS_MAX = 1000
 
 assert WORKER_NAME_CHARS_MAX < NAME_BYTES_MAX <= CONTROL_FRAME_BYTES_MAX <= FRAME_BYTES_MAX
+
+# A permit of a step limit returns by itself after so long without renewal; a worker renews three times in that time.
+PERMIT_LEASE_MS = 3_000
+PERMIT_RENEW_MS = 1_000
+# Permits of one limit: a count fits 32 bits.
+LIMIT_CONCURRENT_MAX = (1 << 32) - 1
+# Weights of fairness keys: up to here the proportion of turns is exact to a millionth.
+FAIRNESS_WEIGHT_MAX = 1_000
+# Levels of priority fit 32 bits with their sign.
+PRIORITY_LEVEL_MAX = (1 << 31) - 1
+
+assert PERMIT_RENEW_MS * 2 < PERMIT_LEASE_MS
