@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
+from fusee_mp.bounds import FRAME_BYTES_MAX
 from fusee_mp.core import records as r
 from fusee_mp.core.idfilter import IdFilter, key
 from fusee_mp.core.postbox import Inbox, Outbox
@@ -102,7 +103,10 @@ class ShardRuntime:
         """Begin where the log ends at `base_lsn`; `state` is the keeper's, with everything up to there applied."""
         self.lsn = self.durable_lsn = self.applied_lsn = base_lsn
         self.next_run = state.next_run
-        layers = [await self.home.read("layer", (index,)) for index in range(len(state.filter_layers))]
+        # A layer that no frame can carry stays behind: then every ID may be known, and the keeper is asked.
+        layers = [
+            await self.home.read("layer", (index,)) if size < FRAME_BYTES_MAX // 2 else None for index, size in enumerate(state.filter_layers)
+        ]
         self.filter = IdFilter.from_layers(layers)
         for to, no in state.outbox:
             self.outbox.start_at(to, no)
