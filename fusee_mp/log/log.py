@@ -75,7 +75,7 @@ class Log:
         self._begun: Tail | None = None
         self._older = [(segment.number, segment.header.first_lsn, segment.size) for segment in beginning.kept]
         self.last_lsn = self.durable_lsn = self._tail.chain.first_lsn - 1
-        self.durable_position = Position(self._tail.number, self._tail.offset, self.durable_lsn)
+        self._durable_place = self._tail.number, self._tail.offset
         self.recovery = Recovery(self.last_lsn, found.epoch, found.torn, beginning.copied, self.durable_position)
         self._epoch = found.epoch
         self._phase = Phase.IDLE
@@ -142,6 +142,11 @@ class Log:
         return self.last_lsn
 
     @property
+    def durable_position(self) -> Position:
+        """Where a reader goes on once it has everything up to `durable_lsn`."""
+        return Position(*self._durable_place, self.durable_lsn)
+
+    @property
     def pending_bytes(self) -> int:
         """Appended and not yet written: what a caller bounds to hold its peers back."""
         return self._pending.size
@@ -190,7 +195,7 @@ class Log:
             self._rest()
         elif self._tail.fits(batch.size):
             self._attempt(self._place)
-        elif self._supply.ready is not None:
+        elif self._supply.ready is not None and self._supply.ready.fits(batch.size, self._options.block_bytes):
             self._attempt(self._begin_segment)
         else:
             self._starve()
@@ -226,9 +231,11 @@ class Log:
     def _durable(self) -> None:
         moved = self.durable_lsn != self._tail.chain.first_lsn - 1
         self.durable_lsn = self._tail.chain.first_lsn - 1
-        self.durable_position = Position(self._tail.number, self._tail.offset, self.durable_lsn)
+        self._durable_place = self._tail.number, self._tail.offset
         self._last_durable_at = self._clock()
-        if self._flusher.is_inline or self._pending.first() is None:
+        if self._pending.first() is None:
+            self._rest()
+        elif self._flusher.is_inline:
             self._loop.call_soon(self._write_next)
         else:
             self._write_next()  # The disk works while the callback below does.
@@ -297,9 +304,8 @@ class Log:
     async def _drain(self) -> None:
         self._drained = self._loop.create_future()
         if self._phase is Phase.STARVED:
-            self._starve()
-        else:
-            self._wake()
+            self._phase = Phase.IDLE
+        self._wake()
         await self._drained
 
     def _finish_drain(self) -> None:

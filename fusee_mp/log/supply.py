@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from fusee_mp import bounds
 from fusee_mp.log.disk import Disk
-from fusee_mp.log.format import COPY_OFFSETS, SPARE_MARK
+from fusee_mp.log.format import BATCHES_OFFSET, COPY_OFFSETS, SPARE_MARK, batch_bytes
 from fusee_mp.log.helper import Lane, Outcome, Script
 from fusee_mp.log.options import LogOptions
 from fusee_mp.log.segment import FILLING, RESERVE, opened, segment_name, spare_name
@@ -36,6 +36,9 @@ class Ready(NamedTuple):
 
     number: int
     size: int
+
+    def fits(self, body_bytes: int, block_bytes: int) -> bool:
+        return BATCHES_OFFSET + batch_bytes(body_bytes, block_bytes) <= self.size
 
 
 def marked(name: str) -> Script:
@@ -75,8 +78,7 @@ class Supply:
         self._next_number = next_number
         self._on_ready = on_ready
         self._on_failed = on_failed
-        self._spares = [name for name, size in spares if size == options.segment_bytes]
-        self._odd_spares = [name for name, size in spares if size != options.segment_bytes]
+        self._spares = list(spares)
         self._to_retire: deque[tuple[int, int]] = deque()
         self._is_retiring = False
         self._is_preparing = False
@@ -106,7 +108,10 @@ class Supply:
         return ready
 
     def hurry(self) -> None:
-        """Somebody waits for the segment that is being prepared."""
+        """Somebody waits for a segment, and what is ready, if anything, is too small."""
+        if self.ready is not None and not self.is_full:
+            self._spares.append((segment_name(self.ready.number), self.ready.size))
+            self.ready = None
         if self._is_preparing:
             self._lane().hurry()
         else:
@@ -135,32 +140,47 @@ class Supply:
             self._reserve()
         elif self.is_full:
             self.is_full = False
+            self._drop_odd_spares()
+            self._on_ready()
 
     def _prepare(self) -> None:
         if self._is_preparing:
             return
         self._is_preparing = True
         number, self._next_number = self._next_number, self._next_number + 1
-        if self._spares:
-            script = promoted(self._spares.pop(), number)
+        size = self._options.segment_bytes
+        if spare := self._choose_spare():
+            self._spares.remove(spare)
+            name, size = spare
+            script = promoted(name, number)
         else:
-            script = (*allocated(FILLING, self._options.segment_bytes), *promoted(FILLING, number))
-        self._lane().run(script, partial(self._prepared, number))
+            script = (*self._margin(), *allocated(FILLING, size), *promoted(FILLING, number))
+        self._lane().run(script, partial(self._prepared, Ready(number, size)))
 
-    def _prepared(self, number: int, outcome: Outcome) -> None:
+    def _choose_spare(self) -> tuple[str, int] | None:
+        """One of the usual size; on a full disk any is better than none."""
+        usual = [spare for spare in self._spares if spare[1] == self._options.segment_bytes]
+        return next(iter(usual or (self._spares if self.is_full else ())), None)
+
+    def _margin(self) -> Script:
+        """While the disk is full, what the reserve set free is first of all the keeper's: half of it must stay."""
+        return (("need_free", self._options.segment_bytes + self._options.reserve_bytes // 2),) if self.is_full else ()
+
+    def _prepared(self, ready: Ready, outcome: Outcome) -> None:
         self._is_preparing = False
         if not self._went_well(outcome):
             return
-        self.ready = Ready(number, self._options.segment_bytes)
-        self._drop_odd_spares()
+        self.ready = ready
+        if not self.is_full:
+            self._drop_odd_spares()
         self._step()
         self._on_ready()
 
     def _drop_odd_spares(self) -> None:
-        # Only now: on a full disk a spare of any size lets the next open begin.
-        odd, self._odd_spares = self._odd_spares, []
+        odd = [spare for spare in self._spares if spare[1] != self._options.segment_bytes]
+        self._spares = [spare for spare in self._spares if spare not in odd]
         if odd:
-            self._lane().run(tuple(("unlink", name) for name in odd), self._went_well)
+            self._lane().run(tuple(("unlink", name) for name, _ in odd), self._went_well)
 
     def _reserve(self) -> None:
         if self._is_reserving:
@@ -202,10 +222,10 @@ class Supply:
         if segment_name(number) not in self._disk.names():  # Done by a helper that died before it could say so.
             self._retired(None, Outcome())
             return
-        keep = size == self._options.segment_bytes and len(self._spares) < SPARES_MAX
-        self._lane().run(retired(number, keep), partial(self._retired, spare_name(number) if keep else None))
+        keep = len(self._spares) < SPARES_MAX if size == self._options.segment_bytes else self.is_full and not self._spares
+        self._lane().run(retired(number, keep), partial(self._retired, (spare_name(number), size) if keep else None))
 
-    def _retired(self, spare: str | None, outcome: Outcome) -> None:
+    def _retired(self, spare: tuple[str, int] | None, outcome: Outcome) -> None:
         self._is_retiring = False
         if not self._went_well(outcome):
             return

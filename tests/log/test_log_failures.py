@@ -1,6 +1,7 @@
 """Writes and flushes that fail, and disks that fill up."""
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import random
@@ -286,3 +287,45 @@ def test_a_seal_that_never_got_to_the_disk_is_not_claimed_by_the_next_segment() 
         again = sim_log(restarted_disk.crashed(random.Random(seed)), loop)
         assert again.last_lsn == 3
         again.abandon()
+
+
+def test_a_batch_that_the_small_segment_of_a_full_disk_cannot_hold_waits_for_space() -> None:
+    disk, loop = SimDisk(200 * 1024), FakeLoop()
+    log = sim_log(disk, loop, OPTIONS)
+    loop.run()
+    fill_disk(disk)
+    until_refused(log, loop, running=True)
+    log.checkpointed(log.durable_lsn)
+    disk.taken_by_others += disk.free_bytes()
+    loop.advance(3)
+    assert log._supply.ready is not None
+    log._supply.ready = log._supply.ready._replace(size=9 * 1024)
+    for _ in range(3):
+        append(log, 10, running=True)
+    loop.advance(3)
+    assert log.durable_lsn < log.last_lsn
+    disk.taken_by_others = 0
+    loop.advance(3)
+    assert log.durable_lsn == log.last_lsn and not log.is_full
+    log.abandon()
+
+
+def test_close_on_a_full_disk_ends_and_says_what_was_not_acknowledged() -> None:
+    disk, loop = SimDisk(200 * 1024), FakeLoop()
+    log = sim_log(disk, loop, OPTIONS)
+    loop.run()
+    fill_disk(disk)
+    until_refused(log, loop, running=True)
+    durable = log.durable_lsn
+    log._pending.add(b"x" * 8000, 1, 1)
+    log.last_lsn += 1
+    log._wake()
+    loop.run()
+
+    async def close() -> None:
+        log._loop = asyncio.get_running_loop()
+        with pytest.raises(StorageFull, match=f"records {durable + 1} to {durable + 1} found no room"):
+            await log.close()
+
+    asyncio.run(close())
+    assert disk.open_descriptors == 0
