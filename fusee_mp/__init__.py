@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from fusee_mp.errors import UnknownWorkflow as UnknownWorkflow
     from fusee_mp.errors import WorkflowFailed as WorkflowFailed
     from fusee_mp.payload.classes import register_exception as register_exception
-    from fusee_mp.runtime.steps import CurrentStep as CurrentStep
-    from fusee_mp.runtime.steps import current_step as current_step
+    from fusee_mp.sdk.current import CurrentStep as CurrentStep
+    from fusee_mp.sdk.current import current_step as current_step
     from fusee_mp.sdk.client import Client as Client
     from fusee_mp.sdk.config import Config as Config
     from fusee_mp.sdk.ctx import ChildHandle as ChildHandle
@@ -63,9 +63,9 @@ _HOMES = {
               "ProtocolError Rejected StepFailed StorageError StorageFull Terminated TimedOut Unavailable UnknownWorkflow WorkflowFailed",
     "payload.classes": "register_exception",
     "core.placement": "shard_of",
-    "runtime.steps": "CurrentStep current_step",
     "sdk.client": "Client",
     "sdk.config": "Config",
+    "sdk.current": "CurrentStep current_step",
     "sdk.ctx": "ChildHandle Ctx",
     "sdk.definitions": "Step Workflow step workflow",
     "sdk.engine": "Engine",

@@ -83,6 +83,6 @@ class Outcome(Struct, array_like=True, frozen=True, gc=False):
     type: str = ""
 
 
-_decoder: msgspec.msgpack.Decoder[Call] = msgspec.msgpack.Decoder(Call)  # type: ignore[arg-type]
+_decoder: msgspec.msgpack.Decoder[Call] = msgspec.msgpack.Decoder(Call)
 decode_call = _decoder.decode
 encode_call = msgspec.msgpack.encode

@@ -159,9 +159,19 @@ class Journal(Generic[H]):
             workflow=start.type, id=start.id, run=start.run, op=op, position=position, journal=has, code=wants, where=where,
         )
 
+    def unfit(self, error: Exception) -> NonDeterminismError:
+        """The code no longer accepts the input that it once began with."""
+        start = self.start
+        return NonDeterminismError(
+            f'workflow "{start.type}" no longer accepts the input of run "{start.id}": {error}. Accept the old form too, or reset the run.',
+            workflow=start.type, id=start.id, run=start.run, position=0,
+        )
+
     def placed(self, error: NonDeterminismError, where: str) -> NonDeterminismError:
         """The same mismatch with the file and line of the code, which only the host can see."""
         fields = error.fields
+        if "journal" not in fields:
+            return error
         return self._mismatch(fields["op"], fields["journal"], fields["code"], fields["position"], where)
 
 

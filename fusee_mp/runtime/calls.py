@@ -2,7 +2,9 @@
 #
 # Rule 1: an answer leaves only when every record it rests on is durable, also a refusal that rests on a record.
 # Rule 2: a call that changes something has a request ID; repeated, it changes nothing and gets the answer of the first.
+#         That holds from the moment it comes: while the first is under way, its repeats wait for the same answer.
 # Rule 3: what is asked of one ID is done in the order in which it came, also while the ID is being looked up or its run loaded.
+# Rule 4: every call is answered, once. When the shard leaves, what is still open is answered with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from fusee_mp.core.journal import Journal
 from fusee_mp.errors import AlreadyExists, FuseeError, NotFound, Rejected, StorageFull, UnknownWorkflow
 from fusee_mp.runtime.home import Found
 from fusee_mp.runtime.run import BEHAVIOUR, Run
+from fusee_mp.store.results import Request
 
 if TYPE_CHECKING:
     from fusee_mp.runtime.shard_runtime import ShardRuntime
@@ -28,99 +31,116 @@ class Calls:
 
     def __init__(self, shard: ShardRuntime) -> None:
         self._shard = shard
+        self._asking: dict[str, list[Reply]] = {}  # requests that are not answered yet
         # Requests whose records the store may not have yet, with the answer; older ones are asked of the keeper.
-        self._recent: dict[str, tuple[int, Any]] = {}
+        self._recent: dict[str, tuple[int, Any, FuseeError | None]] = {}
+        self._waiting: dict[Reply, str] = {}  # who waits for a run of this ID to start or to end
         self._results: dict[str, list[Reply]] = {}
         self._starts: dict[str, list[Reply]] = {}
-        self._does: dict[type, Callable[[Any, Reply], None]] = {
+        self._closed: FuseeError | None = None
+        self._does: dict[type, Callable[[Any], None]] = {
             StartCall: self._start, SignalCall: self._signal, CancelCall: self._cancel, TerminateCall: self._terminate,
-            ResultCall: self._result, StartedCall: self._started,
         }
 
     def do(self, call: Call, reply: Reply) -> None:
         """Carry out a call; `reply` hears of it once. From a plain callback of the loop."""
         self._shard.metrics.calls += 1
-        do = self._does[type(call)]
-        if isinstance(call, (ResultCall, StartedCall)):
-            do(call, reply)
+        if self._closed is not None:
+            reply(None, self._closed)
+        elif isinstance(call, (ResultCall, StartedCall)):
+            self._waiting[reply] = call.id
+            self._shard.with_id(call.id, lambda entry: self._look(call, reply, entry))
+        elif (asking := self._asking.get(call.request)) is not None:
+            asking.append(reply)
         elif (known := self._recent.get(call.request)) is not None:
-            self._shard.hold(known[0], reply, known[1], None)
-        elif call.repeat:
-            self._shard.ask_keeper("request", (call.request,), lambda row, error: self._answered_before(call, reply, row, error))
+            self._asking[call.request] = [reply]
+            self._shard.hold(known[0], self._release, call.request, *known[1:])
         else:
-            do(call, reply)
+            self._asking[call.request] = [reply]
+            self._begin(call)
 
-    def _answered_before(self, call: Mutation, reply: Reply, row: Any, error: FuseeError | None) -> None:
+    def _begin(self, call: Mutation) -> None:
+        if call.repeat:
+            self._shard.ask_keeper("request", (call.request,), lambda row, error: self._answered_before(call, row, error))
+        else:
+            self._does[type(call)](call)
+
+    def _answered_before(self, call: Mutation, row: Request | None, error: FuseeError | None) -> None:
         if error is not None:
-            reply(None, error)
-        elif row is None and call.request not in self._recent:
-            self._does[type(call)](call, reply)
-        elif row is None:
-            lsn, answer = self._recent[call.request]
-            self._shard.hold(lsn, reply, answer, None)
+            self._release(call.request, None, error)
+        elif row is not None:
+            self._release(call.request, Started(row.run, True) if isinstance(call, StartCall) else None, None)
         else:
-            reply(Started(row[0], True) if isinstance(call, StartCall) else None, None)
+            self._does[type(call)](call)
 
-    def _done(self, request: str, lsn: int, answer: Any, reply: Reply) -> None:
+    def _done(self, call: Mutation, lsn: int, answer: Any, error: FuseeError | None = None) -> None:
         """A mutation is recorded at `lsn`: answer when that is durable, and remember until the store has it."""
-        if request:
-            self._recent[request] = (lsn, answer)
-            self._shard.when_applied(lsn, lambda: self._recent.pop(request, None))
-        self._shard.hold(lsn, reply, answer, None)
+        request = call.request
+        self._recent[request] = (lsn, answer, error)
+        self._shard.when_applied(lsn, lambda: self._recent.pop(request, None))
+        self._shard.hold(lsn, self._release, request, answer, error)
+
+    def _refuse(self, call: Mutation, lsn: int, error: FuseeError) -> None:
+        """The call changed nothing, which rests on what is recorded up to `lsn`."""
+        self._shard.hold(lsn, self._release, call.request, None, error)
+
+    def _release(self, request: str, answer: Any, error: FuseeError | None) -> None:
+        for reply in self._asking.pop(request, ()):
+            reply(answer, error)
 
     # Starting.
 
-    def _start(self, call: StartCall, reply: Reply) -> None:
+    def _start(self, call: StartCall) -> None:
         shard = self._shard
         if shard.registry.get(call.type) is None:
-            reply(None, UnknownWorkflow(
+            self._refuse(call, 0, UnknownWorkflow(
                 f'workflow "{call.type}" is not registered here. Registered: {shard.registry.names()}.'
                 " Give it to the engine's or the worker's workflows=[..]", workflow=call.type,
             ))
         elif refusal := shard.home.refusal:
-            reply(None, StorageFull(f'workflow "{call.type}" is not started: {refusal}', id=call.id))
+            self._refuse(call, 0, StorageFull(f'workflow "{call.type}" is not started: {refusal}', id=call.id))
         else:
-            shard.with_id(call.id, lambda entry: self._start_beside(call, reply, entry))
+            shard.with_id(call.id, lambda entry: self._start_beside(call, entry))
 
-    def _start_beside(self, call: StartCall, reply: Reply, entry: Entry) -> None:
+    def _start_beside(self, call: StartCall, entry: Entry) -> None:
         if isinstance(entry, FuseeError):
-            reply(None, entry)
+            self._refuse(call, 0, entry)
         elif entry is None:
-            self._start_new(call, reply)
+            self._start_new(call)
         elif _is_open(entry):
-            self._start_while_open(call, reply, entry)
+            self._start_while_open(call, entry)
         elif call.on_finished == "allow" or call.on_finished == "allow_if_failed" and _status(entry) != "ok":
-            self._start_new(call, reply)
+            self._start_new(call)
         elif call.on_finished == "use_existing":
-            self._done(call.request, self._lsn(entry), Started(_number(entry), False), reply)
+            self._done(call, _lsn(entry), Started(_number(entry), False))
         else:
-            self._taken(call, reply, entry)
+            self._taken(call, entry)
 
-    def _start_while_open(self, call: StartCall, reply: Reply, entry: Run | Found) -> None:
+    def _start_while_open(self, call: StartCall, entry: Run | Found) -> None:
         if call.on_running == "use_existing":
-            self._done(call.request, self._lsn(entry), Started(_number(entry), False), reply)
+            self._done(call, _lsn(entry), Started(_number(entry), False))
         elif call.on_running == "fail":
-            self._taken(call, reply, entry)
+            self._taken(call, entry)
         elif isinstance(entry, Run):
             entry.finish("terminated", b"", "a new run of the same ID was started with on_running=\"terminate\"")
-            self._start_new(call, reply)
+            self._start_new(call)
         else:
-            self._shard.with_run(call.id, lambda run: self._start_beside(call, reply, run))
+            self._shard.with_run(call.id, lambda run: self._start_beside(call, run))
 
-    def _taken(self, call: StartCall, reply: Reply, entry: Run | Found) -> None:
-        error = AlreadyExists(
-            f'workflow ID "{call.id}" is taken by run {_number(entry)} ({_status(entry)}).'
-            ' Use another ID, or say on_running= / on_finished= what to do with that run', id=call.id, run=_number(entry), status=_status(entry),
-        )
-        self._shard.hold(self._lsn(entry), reply, None, error)
+    def _taken(self, call: StartCall, entry: Run | Found) -> None:
+        number, status = _number(entry), _status(entry)
+        self._refuse(call, _lsn(entry), AlreadyExists(
+            f'workflow ID "{call.id}" is taken by run {number} ({status}). Use another ID, or say on_running= / on_finished= what to do'
+            " with that run", id=call.id, run=number, status=status,
+        ))
 
-    def _start_new(self, call: StartCall, reply: Reply) -> None:
+    def _start_new(self, call: StartCall) -> None:
         now = self._shard.clock()
         deadline = None if call.deadline_ms is None else now + call.deadline_ms
         run = self.new_run(r.Start(
             0, now, call.id, call.type, call.input, call.request, deadline=deadline, attributes=call.attributes,
         ))
-        self._done(call.request, run.gate, Started(run.number, True), reply)
+        self._done(call, run.gate, Started(run.number, True))
 
     def new_run(self, start: r.Start) -> Run:
         """Record a start, give the run its number, and let its code begin in the next turn."""
@@ -134,96 +154,107 @@ class Calls:
         shard.metrics.starts += 1
         shard.enter(run)
         for waiting in self._starts.pop(start.id, ()):
-            shard.hold(gate, waiting, None, None)
+            shard.hold(gate, self._tell, waiting, None)
         return run
 
     # What is asked of a run.
 
-    def _signal(self, call: SignalCall, reply: Reply) -> None:
+    def _signal(self, call: SignalCall) -> None:
         def deliver(run: Run) -> None:
-            run.record_outcome(r.Signal(run.number, run.tick(), call.name, call.payload, call.request))
-            self._done(call.request, run.gate, None, reply)
+            signal = r.Signal(run.number, run.tick(), call.name, call.payload, call.request)
+            run.record_outcome(signal)
+            self._shard.hold(run.gate, self._signalled, call, run, signal, run.gate)
 
-        self._with_open_run(call.id, reply, deliver)
+        self._with_open_run(call, deliver)
 
-    def _cancel(self, call: CancelCall, reply: Reply) -> None:
+    def _signalled(self, call: SignalCall, run: Run, signal: r.Signal, lsn: int) -> None:
+        """The signal is durable, and its run had its turn: either the code has it, or it had come to its end before."""
+        self._done(call, lsn, None, _too_late(call.id, _status(run)) if run.has_missed(signal) else None)
+
+    def _cancel(self, call: CancelCall) -> None:
         def deliver(run: Run) -> None:
             run.record_outcome(r.CancelRequested(run.number, run.tick(), call.reason, call.request))
-            self._done(call.request, run.gate, None, reply)
+            self._done(call, run.gate, None)
 
-        self._with_open_run(call.id, reply, deliver)
+        self._with_open_run(call, deliver)
 
-    def _terminate(self, call: TerminateCall, reply: Reply) -> None:
+    def _terminate(self, call: TerminateCall) -> None:
         def deliver(run: Run) -> None:
             run.finish("terminated", b"", call.reason, call.request)
-            self._done(call.request, run.gate, None, reply)
+            self._done(call, run.gate, None)
 
-        self._with_open_run(call.id, reply, deliver)
+        self._with_open_run(call, deliver)
 
-    def _with_open_run(self, id: str, reply: Reply, deliver: Callable[[Run], None]) -> None:
+    def _with_open_run(self, call: SignalCall | CancelCall | TerminateCall, deliver: Callable[[Run], None]) -> None:
         def entered(entry: Entry) -> None:
             if isinstance(entry, FuseeError):
-                reply(None, entry)
+                self._refuse(call, 0, entry)
             elif entry is None:
-                reply(None, _missing(id))
+                self._refuse(call, 0, _missing(call.id))
             elif isinstance(entry, Run) and not entry.is_over:
                 deliver(entry)
             else:
-                error = Rejected(f'workflow "{id}" has ended as {_status(entry)}: nothing can be sent to it', id=id, status=_status(entry))
-                self._shard.hold(self._lsn(entry), reply, None, error)
+                self._refuse(call, _lsn(entry), _too_late(call.id, _status(entry)))
 
-        self._shard.with_run(id, entered)
+        self._shard.with_run(call.id, entered)
 
-    def _result(self, call: ResultCall, reply: Reply) -> None:
-        def entered(entry: Entry) -> None:
-            if isinstance(entry, FuseeError):
-                reply(None, entry)
-            elif entry is None:
-                reply(None, _missing(call.id))
-            elif _is_open(entry):
-                self._results.setdefault(call.id, []).append(reply)
-            elif isinstance(entry, Run):
-                self._shard.hold(entry.gate, reply, entry.outcome, None)
-            else:
-                reply(Outcome(entry.status, entry.payload, entry.reason, entry.type), None)
+    # Waiting for a run.
 
-        self._shard.with_id(call.id, entered)
-
-    def _started(self, call: StartedCall, reply: Reply) -> None:
-        def entered(entry: Entry) -> None:
-            if isinstance(entry, FuseeError):
-                reply(None, entry)
-            elif entry is None:
+    def _look(self, call: ResultCall | StartedCall, reply: Reply, entry: Entry) -> None:
+        if reply not in self._waiting:
+            return
+        if isinstance(entry, FuseeError):
+            self._tell(reply, None, entry)
+        elif isinstance(call, StartedCall):
+            if entry is None:
                 self._starts.setdefault(call.id, []).append(reply)
             else:
-                self._shard.hold(self._lsn(entry), reply, None, None)
+                self._shard.hold(_lsn(entry), self._tell, reply, None)
+        elif entry is None:
+            self._tell(reply, None, _missing(call.id))
+        elif _is_open(entry):
+            self._results.setdefault(call.id, []).append(reply)
+        elif isinstance(entry, Run):
+            self._shard.hold(entry.gate, self._tell, reply, entry.outcome)
+        else:
+            self._tell(reply, Outcome(entry.status, entry.payload, entry.reason, entry.type))
 
-        self._shard.with_id(call.id, entered)
+    def _tell(self, reply: Reply, answer: Any, error: FuseeError | None = None) -> None:
+        if self._waiting.pop(reply, None) is not None:
+            reply(answer, error)
 
     def ended(self, run: Run) -> None:
         """A run has its end on record: answer those who wait for it."""
         for reply in self._results.pop(run.id, ()):
-            self._shard.hold(run.gate, reply, run.outcome, None)
+            self._shard.hold(run.gate, self._tell, reply, run.outcome)
 
     def forget(self, reply: Reply) -> None:
         """Nobody waits for this answer any more."""
+        id = self._waiting.pop(reply, None)
+        if id is None:
+            return
         for table in (self._results, self._starts):
-            for id, replies in list(table.items()):
-                if reply in replies:
-                    replies.remove(reply)
-                    if not replies:
-                        del table[id]
+            replies = table.get(id)
+            if replies and reply in replies:
+                replies.remove(reply)
+                if not replies:
+                    del table[id]
 
-    def fail_all(self, error: FuseeError) -> None:
-        """The shard is leaving: those who wait are told, and ask again where it goes."""
-        waiting = [reply for table in (self._results, self._starts) for replies in table.values() for reply in replies]
-        self._results.clear()
-        self._starts.clear()
-        for reply in waiting:
+    def close(self, error: FuseeError) -> None:
+        """The shard is leaving: who waits is told, and asks again where it goes."""
+        self._closed = error
+        asking, waiting = self._asking, self._waiting
+        self._asking, self._waiting, self._results, self._starts = {}, {}, {}, {}
+        for reply in [reply for replies in asking.values() for reply in replies] + list(waiting):
             reply(None, error)
 
-    def _lsn(self, entry: Run | Found) -> int:
-        return entry.gate if isinstance(entry, Run) else 0
+
+def _lsn(entry: Run | Found) -> int:
+    return entry.gate if isinstance(entry, Run) else 0
+
+
+def _too_late(id: str, status: str) -> Rejected:
+    return Rejected(f'workflow "{id}" has ended as {status}: nothing can be sent to it', id=id, status=status)
 
 
 def _missing(id: str) -> NotFound:

@@ -10,13 +10,16 @@ from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Final
 
 from fusee_mp.runtime.eager import EagerStarter
-from fusee_mp.runtime.loop import Interrupted, code_line
+from fusee_mp.runtime.lines import code_line, is_ours
+from fusee_mp.runtime.loop import Interrupted
 
 if TYPE_CHECKING:
     from fusee_mp.runtime.shard_runtime import ShardRuntime
 
 TURN_S_MAX: Final = 2.0
 LOOK_S: Final = 0.5
+STRIKE_S: Final = 0.001
+STRIKES: Final = 400
 
 
 class Crew:
@@ -38,9 +41,11 @@ class Crew:
 
 
 class TurnWatch:
-    """Interrupts a turn that has run for longer than it may, by raising Blocked in the code at its next bytecode.
+    """Interrupts a turn that has run for longer than it may, by raising Interrupted in the code at its next call or loop.
 
-    It is a thread because the loop's thread is the one that is stuck. It looks twice a second and touches nothing otherwise.
+    It is a thread because the loop's thread is the one that is stuck. It looks twice a second and touches nothing otherwise. It
+    strikes only while the innermost frame is the user's code, so that no function of ours is left half done; from its waking on it
+    holds the interpreter for long enough (5 ms) that the stuck thread does not move between the look and the strike.
     """
 
     def __init__(self, crew: Crew, thread: int, turn_s_max: float) -> None:
@@ -49,21 +54,35 @@ class TurnWatch:
         self._looks_max = max(1, round(turn_s_max / LOOK_S))
         self._message = f"its code ran for more than {turn_s_max:g} s without waiting for anything"
         self._stop = threading.Event()
-        self._seen: dict[int, tuple[int, int]] = {}
-        threading.Thread(target=self._look, name="fusee-turn-watch", daemon=True).start()
+        self._seen: dict[ShardRuntime, tuple[int, int]] = {}
+        threading.Thread(target=self._watch, name="fusee-turn-watch", daemon=True).start()
 
     def stop(self) -> None:
         self._stop.set()
 
-    def _look(self) -> None:
+    def _watch(self) -> None:
         while not self._stop.wait(LOOK_S):
-            for shard in list(self._crew.shards):
-                if shard.turn is None:
-                    self._seen.pop(shard.shard, None)
-                    continue
-                turns, looks = self._seen.get(shard.shard, (shard.turns, 0))
-                looks = looks + 1 if turns == shard.turns else 1
-                self._seen[shard.shard] = (shard.turns, looks)
-                if looks > self._looks_max:
-                    shard.blocked = self._message + code_line(sys._current_frames().get(self._thread))
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Interrupted))
+            stuck = [shard for shard in self._crew.shards if self._is_stuck(shard)]
+            for _ in range(STRIKES):
+                if not stuck or self._strike(stuck[0]) or self._stop.wait(STRIKE_S):
+                    break
+
+    def _is_stuck(self, shard: ShardRuntime) -> bool:
+        if shard.turn is None:
+            self._seen.pop(shard, None)
+            return False
+        turns, looks = self._seen.get(shard, (shard.turns, 0))
+        looks = looks + 1 if turns == shard.turns else 1
+        self._seen[shard] = (shard.turns, looks)
+        return looks > self._looks_max
+
+    def _strike(self, shard: ShardRuntime) -> bool:
+        """True when the turn is over, or was interrupted."""
+        if shard.turn is None or shard.turns != self._seen[shard][0]:
+            return True
+        frame = sys._current_frames().get(self._thread)
+        if frame is None or is_ours(frame):
+            return False
+        shard.blocked = f"{self._message} ({code_line(frame)})"
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Interrupted))
+        return True

@@ -6,7 +6,7 @@
 #         children through a set). The numbers of each run begin at a multiple of its own, recorded seed: asyncio keeps all tasks of
 #         a process in one set, where equal hashes would cost a search.
 # Rule 4: a task's path names it: the n-th child of its parent, from the root. An operation is a path and a count.
-# Rule 5: what cannot be repeated (threads, sockets, processes) is refused at the call.
+# Rule 5: what cannot be repeated (threads, sockets, processes) is refused at the call, and so is scheduling from outside of a turn.
 from __future__ import annotations
 
 import asyncio
@@ -15,8 +15,9 @@ from asyncio import events
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextvars import Context, copy_context
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from fusee_mp.runtime.lines import waiting_line
 
 if TYPE_CHECKING:
     from fusee_mp.runtime.run import Run
@@ -102,6 +103,7 @@ class TimerHandle(Handle):
         if not self._cancelled:
             self._cancelled = True
             self._run.journal.close(self.op)
+            self._run.shard.dead_timers += 1
 
     @property
     def is_open(self) -> bool:
@@ -114,12 +116,25 @@ class TimerHandle(Handle):
         self._run.loop.ready.append(self)
 
 
-class RunLoop(asyncio.AbstractEventLoop):
-    """The loop of one run. All loops of a shard share `ready`: it is empty whenever no run is being pumped."""
+class _Closed(deque[Handle]):
+    """What a run's loop has as its queue between turns."""
 
-    def __init__(self, run: Run, ready: deque[Handle]) -> None:
+    def append(self, handle: Handle) -> NoReturn:
+        raise Refused(
+            "workflow code was to be woken from outside (a step body or a thread set a future or an event of a workflow), which replay"
+            " could not repeat: return the value from the step, or send a signal"
+        )
+
+
+CLOSED: Final = _Closed()
+
+
+class RunLoop(asyncio.AbstractEventLoop):
+    """The loop of one run. `ready` is the shard's queue while the run has its turn, which is empty before and after."""
+
+    def __init__(self, run: Run) -> None:
         self.run = run
-        self.ready = ready
+        self.ready: deque[Handle] = CLOSED
         self._tasks = self._futures = (run.journal.start.seed & _SEED_MASK) << 8
         self._roots = 0
         self._callback_ops = [0, 0]
@@ -161,7 +176,7 @@ class RunLoop(asyncio.AbstractEventLoop):
         future.number = self._futures
         return future
 
-    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None, **_: Any) -> RunTask:  # type: ignore[override]
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None, **_: Any) -> RunTask:
         task = RunTask.__new__(RunTask)
         parent: RunTask | None = asyncio.current_task(self)  # type: ignore[assignment]
         if parent is None:
@@ -229,28 +244,33 @@ class RunLoop(asyncio.AbstractEventLoop):
                 try:
                     if not handle._cancelled:
                         handle._context.run(handle._callback, *handle._args)
-                except (SystemExit, KeyboardInterrupt, Interrupted):
-                    pass  # its task holds it: it ends the run, not the process
+                except BaseException as e:
+                    self._raised(e)
                 left -= 1
                 if not left:
-                    raise Blocked(f"more than {TURN_CALLBACKS_MAX} callbacks without waiting for anything")
+                    raise Blocked(f"more than {TURN_CALLBACKS_MAX} callbacks without waiting for anything ({_line_of(handle)})")
         finally:
             ready.clear()
             sys.set_asyncgen_hooks(*hooks)
             events._set_running_loop(outer)
 
+    def _raised(self, error: BaseException) -> None:
+        """A callback raised. What a task let through, it holds itself, so it ends the run and not the process."""
+        if not isinstance(error, (SystemExit, KeyboardInterrupt, Interrupted, Sealed)):
+            self.run.complain({"message": "a callback raised", "exception": error})
+
     def _close_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
-        if not self.run.sealed:
-            self.create_task(generator.aclose())
+        """Code let go of a generator that has clean-up to do. Outside of a turn the run is over, or a collection came across it."""
+        if self.ready is not CLOSED and not self.run.sealed:
+            self.create_task(generator.aclose()).left = True  # it is clean-up: the end of main does not cancel it
 
 
-def code_line(frame: FrameType | None) -> str:
-    """" (file:line)" of the workflow code in this stack: the innermost frame that is neither ours nor asyncio's."""
-    while frame is not None:
-        if not frame.f_globals.get("__name__", "").startswith(("fusee_mp.", "asyncio.")):
-            return f" ({frame.f_code.co_filename}:{frame.f_lineno})"
-        frame = frame.f_back
-    return ""
+def _line_of(handle: Handle) -> str:
+    task = getattr(handle._callback, "__self__", None)
+    if isinstance(task, RunTask):
+        return waiting_line(task)
+    code = getattr(handle._callback, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(handle._callback)
 
 
 def _maker() -> str:

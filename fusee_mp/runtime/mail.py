@@ -4,6 +4,7 @@
 # same sender wait behind it, since the position that is recorded with an arrival covers everything before it.
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -12,7 +13,7 @@ import msgspec
 
 from fusee_mp.core import records as r
 from fusee_mp.core.placement import shard_of
-from fusee_mp.core.postbox import Inbox, Outbox
+from fusee_mp.core.postbox import RESEND_MAX, Inbox, Outbox
 from fusee_mp.errors import AlreadyExists, FuseeError, UnknownWorkflow
 from fusee_mp.payload.failure import encode_failure
 from fusee_mp.runtime.calls import Entry
@@ -22,6 +23,7 @@ from fusee_mp.runtime.run import Run
 if TYPE_CHECKING:
     from fusee_mp.runtime.shard_runtime import ShardRuntime
 
+LOG: Final = logging.getLogger("fusee_mp.shard")
 RESEND_AFTER_MS: Final = 1_000
 
 
@@ -36,6 +38,7 @@ class Mail:
         self._leaving: dict[int, list[tuple[int, bytes]]] = {}
         self._acks: dict[int, int] = {}
         self._acked: dict[int, int] = {}
+        self._resent: dict[int, int] = {}  # where more wait than one lot: the last number of the one that was sent again
         self._last_sent_ms = 0
 
     # Out.
@@ -47,11 +50,10 @@ class Mail:
 
     def post(self, id: str, to: int, no: int, record: bytes, lsn: int) -> None:
         """A message record stands at `lsn`: it leaves when that is durable."""
-        message = r.encode_message(r.Message(self._shard.shard, no, id, record))
-        self.outbox.put(to, no, message)
-        self._shard.hold(lsn, self._leave, to, no, message)
+        self._shard.hold(lsn, self._leave, to, no, r.encode_message(r.Message(self._shard.shard, no, id, record)))
 
     def _leave(self, to: int, no: int, message: bytes) -> None:
+        self.outbox.put(to, no, message)  # not before: what waits there may be sent again at any time
         self._leaving.setdefault(to, []).append((no, message))
 
     def flush(self) -> None:
@@ -67,8 +69,11 @@ class Mail:
                 self._shard.home.relay_ack(sender, through)
 
     def acknowledged(self, to: int, through: int) -> None:
-        if self.outbox.acknowledged(to, through):
-            self._acked[to] = through
+        if self._shard.is_closed or not self.outbox.acknowledged(to, through):
+            return
+        self._acked[to] = through
+        if through >= self._resent.get(to, through + 1):
+            self._resend(to)  # one lot has arrived: the next one
 
     def tend(self) -> None:
         """Now and then: record what was acknowledged, and send again what should have been."""
@@ -83,19 +88,30 @@ class Mail:
         return bool(self._acked) or bool(len(self.outbox))
 
     def resend(self) -> None:
+        """Send the oldest messages again that were not acknowledged; the next lot goes when these have been."""
         self._last_sent_ms = self._shard.clock()
         for to in self.outbox.waiting():
-            self._shard.home.relay(to, self.outbox.first(to))
+            self._resend(to)
+
+    def _resend(self, to: int) -> None:
+        lot = self.outbox.first(to)
+        self._resent.pop(to, None)
+        if len(lot) == RESEND_MAX:
+            self._resent[to] = lot[-1][0]
+        if lot:
+            self._shard.home.relay(to, lot)
 
     # In.
 
     def deliver(self, sender: int, messages: Sequence[bytes]) -> None:
         """Messages of one sending shard arrived, in their order, perhaps not for the first time."""
+        if self._shard.is_closed:
+            return
         queue = self._queues.get(sender)
         waiting = queue is not None
         if queue is None:
             queue = self._queues[sender] = deque()
-        queue.extend(map(r.decode_message, messages))
+        queue.extend(_decoded(sender, messages))
         if not waiting:
             self._next(sender)
 
@@ -211,6 +227,18 @@ class Mail:
         to, no = self.address(parent.id)
         data = r.encode(r.Refused(shard.clock(), child.id, to, no, parent, encode_failure(error), source))
         self.post(child.id, to, no, data, shard.append(data))
+
+
+def _decoded(sender: int, messages: Sequence[bytes]) -> list[r.Message]:
+    """Those up to the first that is none: its sender will send it again."""
+    found: list[r.Message] = []
+    for data in messages:
+        try:
+            found.append(r.decode_message(data))
+        except msgspec.DecodeError as e:
+            LOG.error("a message from shard %s is dropped: %s", sender, e)
+            break
+    return found
 
 
 def _is_meant(record: r.Send, message: r.Message, run: Run) -> bool:

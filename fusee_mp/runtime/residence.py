@@ -7,19 +7,24 @@
 # Rule 3: timers due within `horizon` stay here when their run leaves; later ones are read from the store before they are due.
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 
 from fusee_mp.core import records as r
 from fusee_mp.core.journal import Journal
+from fusee_mp.errors import FuseeError, StorageError
 from fusee_mp.runtime.home import Found
 from fusee_mp.runtime.run import Run
 
 if TYPE_CHECKING:
+    from fusee_mp.store.results import Journal as StoredJournal
     from fusee_mp.runtime.shard_runtime import ShardRuntime
 
+LOG: Final = logging.getLogger("fusee_mp.shard")
 PAGE_MS: Final = 60_000
 PAGE_RUNS: Final = 256
+RUN_MAX: Final = (1 << 63) - 1
 DEAD_TIMERS_MAX: Final = 4_096
 
 
@@ -87,6 +92,7 @@ class Residence:
                 self._idle[number] = run
         if self._park_after_ms is not None:
             self._park_idle(now - self._park_after_ms)
+        self._sweep()
 
     def _mark(self, run: Run, parked: bool) -> None:
         run.gate = self._shard.append(r.encode(r.Quiet(run.number, run.tick(), run.next_due, parked)))
@@ -100,7 +106,6 @@ class Residence:
             del self._idle[run.number]
             if run.quiet and run.is_quiet:
                 self._mark(run, parked=True)
-                run.parked_lsn = run.gate
                 self.leave(run)
 
     def leave(self, run: Run) -> None:
@@ -116,7 +121,7 @@ class Residence:
     def _let_go(self, run: Run) -> None:
         shard = self._shard
         if not run.is_over:
-            shard.metrics.parked += 1
+            shard.metrics.parked += run.quarantined is None
             due = run.next_due
             if due is not None and due <= self.horizon_ms:
                 shard.timers.add(due, ParkedTimer(shard, run.id, due))
@@ -124,22 +129,25 @@ class Residence:
         run.left_memory = True
         shard.forget(run)
         shard.dead_timers += 1
+
+    def _sweep(self) -> None:
+        """Timers that were given up stay where they are until they are many."""
+        shard = self._shard
         if shard.dead_timers > DEAD_TIMERS_MAX and shard.dead_timers * 2 > len(shard.timers):
             shard.timers.keep(lambda timer: timer.is_open)
             shard.dead_timers = 0
 
     # Back into memory.
 
-    async def load(self, found: Found) -> Run:
-        """Read the run's journal and let its code replay it in the next turn."""
+    async def load(self, found: Found) -> Run | None:
+        """Read the run's journal and let its code replay it in the next turn. None when the run is gone meanwhile."""
         journal = await self._shard.home.read("fetch", (found.run,))
-        return self.revive(journal.lsn, journal.data)
+        return None if journal is None else self.revive(journal.lsn, journal.data)
 
     def revive(self, last_lsn: int, data: bytes) -> Run:
         shard = self._shard
         shard.metrics.loads += 1
-        records = [r.decode(record) for record in r.unframe(data)]
-        journal: Journal[object] = Journal.recover(records)  # type: ignore[arg-type]
+        records, journal = _recover(data)
         run = Run(shard, journal, shard.registry.get(journal.start.type), last_lsn)
         run.remember(records)
         shard.enter(run)
@@ -150,20 +158,39 @@ class Residence:
         after = 0
         while rows := await self._shard.home.read("open_runs", (after, PAGE_RUNS)):
             for row in rows:
-                if row.run not in self._shard.by_number:
-                    self.revive(row.lsn, row.data)
                 after = row.run
+                if row.run not in self._shard.by_number:
+                    self._revive_or_leave(row)
             self._shard.work()
         await self.read_timers()
 
+    def _revive_or_leave(self, row: StoredJournal) -> None:
+        """A journal that cannot be read concerns its own run alone; who asks for that run is told."""
+        try:
+            self.revive(row.lsn, row.data)
+        except FuseeError as e:
+            LOG.error('run %s of workflow ID "%s" is not taken over: %s', row.run, row.id, e)
+
     async def read_timers(self) -> None:
-        """Extend the horizon by a page."""
+        """Extend the horizon by a page. When the store does not answer, the horizon stays."""
         shard = self._shard
         first, self.horizon_ms = self.horizon_ms, shard.clock() + PAGE_MS
-        after: tuple[int, int] | None = None
-        while rows := await shard.home.read("due", (self.horizon_ms, PAGE_RUNS, after)):
-            for row in rows:
-                after = (row.due, row.run)
-                if row.due > first and row.run not in shard.by_number:
-                    shard.timers.add(row.due, ParkedTimer(shard, row.id, row.due))
-        shard.work()
+        after: tuple[int, int] = (first, RUN_MAX)
+        try:
+            while rows := await shard.home.read("due", (self.horizon_ms, PAGE_RUNS, after)):
+                for row in rows:
+                    after = (row.due, row.run)
+                    if row.run not in shard.by_number:
+                        shard.timers.add(row.due, ParkedTimer(shard, row.id, row.due))
+        except FuseeError:
+            self.horizon_ms = first
+            raise
+        shard.work_soon()
+
+
+def _recover(data: bytes) -> tuple[list[r.Record], Journal[object]]:
+    try:
+        records = [r.decode(record) for record in r.unframe(data)]
+        return records, Journal.recover(records)  # type: ignore[arg-type]
+    except ValueError as e:
+        raise StorageError(f"the store holds a journal that cannot be read: {e}. Restore it from a backup, or export what is left") from e

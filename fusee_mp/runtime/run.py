@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from asyncio import events
 from collections import deque
@@ -22,7 +23,10 @@ from fusee_mp.core.journal import Journal
 from fusee_mp.errors import FuseeError, NonDeterminismError, UnknownWorkflow
 from fusee_mp.payload.failure import encode_failure
 from fusee_mp.runtime import children as children_of
-from fusee_mp.runtime.loop import Blocked, RunLoop, RunTask, Sealed, TimerHandle, code_line
+from fusee_mp.runtime.closing import close_task, close_tasks
+from fusee_mp.runtime.lines import code_line, waiting_line
+from fusee_mp.runtime.loop import CLOSED, Blocked, Interrupted, RunLoop, RunTask, Sealed, TimerHandle
+from fusee_mp.runtime.signals import Signals
 from fusee_mp.runtime.steps import UNSET, Options, StepCall
 
 if TYPE_CHECKING:
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
     from fusee_mp.runtime.registry import Registered, RunContext
     from fusee_mp.runtime.shard_runtime import ShardRuntime
 
+LOG: Final = logging.getLogger("fusee_mp.workflow")
+COMPLAINTS_MAX: Final = 8
 BEHAVIOUR: Final = f"cpython-{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -39,8 +45,8 @@ class Run:
 
     __slots__ = (
         "shard", "number", "id", "journal", "loop", "context", "registered", "main", "tasks", "fresh", "gate", "steps", "signals",
-        "signal_waiters", "cancel_asked", "is_over", "sealed", "broken", "quarantined", "quiet", "touched_ms",
-        "complaints", "parked_lsn", "left_memory", "outcome", "said_quarantined", "_open_children", "conditions",
+        "cancel_asked", "is_over", "sealed", "broken", "quarantined", "quiet", "touched_ms",
+        "complaints", "left_memory", "outcome", "said_quarantined", "_open_children", "conditions",
     )
 
     def __init__(self, shard: ShardRuntime, journal: Journal[Any], registered: Registered | None, gate: int) -> None:
@@ -50,7 +56,7 @@ class Run:
         self.id = start.id
         self.journal = journal
         self.registered = registered
-        self.loop = RunLoop(self, shard.ready)  # type: ignore[abstract]  # typeshed only: what is missing raises
+        self.loop = RunLoop(self)  # type: ignore[abstract]  # typeshed only: what is missing raises
         self.context: RunContext | None = None
         self.main: RunTask | None = None
         self.tasks: list[RunTask] = []  # those that main did not itself await may be left when it ends
@@ -58,15 +64,13 @@ class Run:
         self.gate = gate
         self.steps: list[StepCall] = []  # asked in this turn
         self.conditions: list[tuple[Callable[[], bool], asyncio.Future[bool]]] = []
-        self.signals: dict[str, deque[bytes]] | None = None
-        self.signal_waiters: dict[str, deque[asyncio.Future[bytes]]] | None = None
+        self.signals = Signals()
         self.cancel_asked = False
         self.is_over = False
         self.sealed = False
         self.broken: FuseeError | None = None
         self.quarantined: FuseeError | None = None
         self.quiet = False
-        self.parked_lsn = 0
         self.left_memory = False
         self.outcome: Outcome | None = None
         self.said_quarantined = ""
@@ -78,9 +82,11 @@ class Run:
 
     def tick(self) -> int:
         """The time of the next record: now, and never before the last one."""
-        now = self.shard.clock()
-        last = self.journal.now
-        return now if now > last else last
+        now, journal = self.shard.clock(), self.journal
+        if now <= journal.latest:
+            return journal.latest
+        journal.latest = now
+        return now
 
     def record(self, record: r.RunRecord) -> None:
         """Append a record of this run; its next effect waits for it."""
@@ -96,85 +102,95 @@ class Run:
 
     # The turn.
 
-    def _begin(self) -> None:
-        """Make the main task, at the start of the first turn: what is ready to run belongs to one run at a time.
+    def pump(self) -> None:
+        """Feed what there is, one outcome at a time; then let the asked steps begin. Only the shard calls this."""
+        if self.is_over:
+            return
+        if self.quarantined is not None:
+            self.shard.residence.leave(self)  # what arrived is recorded; the code is tried again when the run is next loaded
+            return
+        try:
+            self._turns()
+        except Blocked as e:
+            self.broken = FuseeError(f'workflow "{self.journal.start.type}" does not yield: {e}')
+        except NonDeterminismError as e:
+            self.broken = self.journal.placed(e, waiting_line(self.main))
+        except Exception as e:  # a fault of ours, or a record that its kind does not explain: this run alone is concerned
+            LOG.exception('run %s of workflow ID "%s" is set aside', self.number, self.id)
+            self.broken = FuseeError(f"its turn failed with {type(e).__name__}: {e}")
+        if self.is_over:
+            return
+        if self.broken is not None:
+            self.shard.quarantine(self, self.broken)
+            return
+        if self.said_quarantined:
+            self.said_quarantined = ""
+            self.record(r.Unquarantined(self.number, self.tick()))
+        if self.steps:
+            self._begin_steps()
 
-        Without code the run is set aside.
-        """
+    def _turns(self) -> None:
+        shard, loop = self.shard, self.loop
+        shard.turn, shard.turns, loop.ready = self, shard.turns + 1, shard.ready
+        try:
+            if self.main is not None or self._begin():
+                self._feed_all()
+        except Interrupted:
+            pass
+        finally:
+            shard.turn, loop.ready = None, CLOSED
+            blocked, shard.blocked = shard.blocked, ""
+        if blocked:
+            raise Blocked(blocked)
+
+    def _begin(self) -> bool:
+        """Make the main task, in the first turn: what is ready to run belongs to one run at a time. False when it cannot begin."""
+        start = self.journal.start
         if self.registered is None:
-            start = self.journal.start
             self.broken = UnknownWorkflow(
                 f'workflow "{start.type}" of run "{start.id}" is not registered here (registered: {self.shard.registry.names()});'
                 " run a worker that has it", workflow=start.type, id=start.id,
             )
-            self.sealed = True
-            return
+            return False
+        context = self.context = self.registered.context(self)
         try:
-            self.context = self.registered.context(self)
-            body = self.registered.call(self.context, self.journal.start.input)
-        except Exception as e:  # an input that the workflow's annotation does not accept
+            body = self.registered.call(context, start.input)
+        except Exception as e:  # the workflow's annotation does not accept the input
+            if self.journal.size > 1:  # it did once
+                raise self.journal.unfit(e) from e
             self.finish("failed", encode_failure(e))
-            return
-        previous = events._get_running_loop()
-        events._set_running_loop(None)
+            return False
+        outer = events._get_running_loop()
         events._set_running_loop(self.loop)
         try:
             self.main = self.loop.create_task(body, context=Context())
         finally:
-            events._set_running_loop(previous)
+            events._set_running_loop(outer)
+        return True
 
-    def pump(self) -> None:
-        """Feed what there is, one outcome at a time; then let the asked steps begin. Only the shard calls this."""
-        if self.is_over or self.quarantined is not None:
-            return
-        try:
-            if self.main is None:
-                self._begin()
-            if not self.sealed and not self.is_over:
-                self._turns()
-        except Blocked as e:
-            self.broken = FuseeError(f'workflow "{self.journal.start.type}" does not yield: {e}')
-        except NonDeterminismError as e:
-            self.broken = e
-        if self.broken is not None:
-            self.shard.quarantine(self, self.broken)
-        else:
-            if self.said_quarantined and not self.is_over and not self.journal.replaying:
-                self.said_quarantined = ""
-                self.record(r.Unquarantined(self.number, self.tick()))
-            if not self.is_over:
-                self._begin_steps()
-
-    def _turns(self) -> None:
-        journal, fresh = self.journal, self.fresh
-        shard = self.shard
-        shard.turn, shard.turns = self, shard.turns + 1
-        try:
-            if self.loop.ready:
-                self._drain()
-            main = self.main
-            while self.broken is None and main is not None and not (main.done() and self._settled(main)):
-                outcome = journal.next() if journal.replaying else None
-                if outcome is not None:
-                    self._feed(outcome, UNSET)
-                else:
-                    if journal.replaying:
-                        journal.live()
-                    if not fresh:
-                        return
-                    outcome, value = fresh.popleft()
-                    self._feed(outcome, value)
-                self._drain()
-        finally:
-            shard.turn = None
+    def _feed_all(self) -> None:
+        journal, fresh, main = self.journal, self.fresh, self.main
+        assert main is not None
+        if self.loop.ready:
+            self._drain()
+        while self.broken is None and not (main.done() and self._settled(main)):
+            outcome = journal.next() if journal.replaying else None
+            if outcome is not None:
+                self._feed(outcome, UNSET)
+            else:
+                if journal.replaying:
+                    journal.live()
+                if not fresh:
+                    return
+                outcome, value = fresh.popleft()
+                self._feed(outcome, value)
+            self._drain()
 
     def _drain(self) -> None:
         """Let the code go on, and again for each condition of `wait_until` that has come to hold."""
-        shard = self.shard
         self.loop.drain()
-        if shard.blocked:
-            blocked, shard.blocked = shard.blocked, ""
-            raise Blocked(blocked)
+        if self.shard.blocked:
+            raise Interrupted
         while self.conditions:
             if not any([_came_to_hold(condition, future) for condition, future in self.conditions]):
                 return
@@ -190,7 +206,7 @@ class Run:
         else:
             self.journal.pass_time(outcome)
             if isinstance(outcome, r.Signal):
-                self._signalled(outcome.name, outcome.payload)
+                self.signals.arrived(outcome.name, outcome.payload)
             else:
                 self._cancel(outcome.reason)
 
@@ -206,37 +222,41 @@ class Run:
         return True
 
     def _cancel_left(self) -> bool:
-        """Main has ended: cancel what it left behind, in the order it was made. True when that may have ended some."""
-        left = [task for task in self.tasks if not task.left]
-        for task in left:
+        """Main has ended: cancel what it left behind, in the order it was made. True when that may have ended some.
+
+        Clean-up may make tasks of its own (a TaskGroup, wait_for), so those made meanwhile have their turn when it is done.
+        """
+        if any(task.left for task in self.tasks):
+            return False
+        for task in self.tasks:
             task.left = True
             if not task.cancelling():
                 task.cancel("the workflow's main function has ended")
-        if left:
-            self.loop.drain()
-        return bool(left)
+        self.loop.drain()
+        return True
 
     def _begin_steps(self) -> None:
-        if self.steps and not self.journal.replaying:
-            calls, self.steps = self.steps, []
-            shard, gate, still_open = self.shard, self.gate, self.journal.open
-            for call in calls:
-                if still_open.get(call.op) is not call:
-                    continue
-                if call.retry_at and call.retry_at > shard.clock():
-                    shard.timers.add(call.retry_at, call)
-                else:
-                    shard.hold(gate, call.begin)
+        calls, self.steps = self.steps, []
+        shard, gate, still_open = self.shard, self.gate, self.journal.open
+        for call in calls:
+            if still_open.get(call.op) is not call:
+                continue
+            if call.retry_at and call.retry_at > shard.clock():
+                shard.timers.add(call.retry_at, call)
+            else:
+                shard.hold(gate, call.begin)
 
     # How it ends.
 
     def _end(self, main: RunTask) -> None:
+        if self.journal.replaying:
+            self.journal.end()
         if main.cancelled():
             self.finish("cancelled", b"", self._cancel_reason(main))
             return
         error = main.exception()
-        if isinstance(error, Sealed):
-            return
+        if isinstance(error, (Sealed, Interrupted)):
+            return  # it is being set aside
         if error is not None:
             self.finish("failed", encode_failure(error))
             return
@@ -258,6 +278,8 @@ class Run:
     def finish(self, status: r.FinalStatus, payload: bytes, reason: str = "", request: str = "", source: r.Source | None = None) -> None:
         """Record the end. The parent hears of it, and the children that are still open feel their close policy."""
         self.is_over = True
+        for complaint in self.complaints:
+            LOG.warning('workflow "%s", ID "%s", run %s: %s', self.journal.start.type, self.id, self.number, complaint)
         self.shard.finish(self, status, payload, reason, request, source)
 
     def remember(self, records: Iterable[r.Record]) -> None:
@@ -289,27 +311,15 @@ class Run:
                 children_of.send(self, "", close, id, child=op)
 
     def drop(self) -> None:
-        """Take the code out of memory without an effect. On the loop's thread, never inside a turn of this run."""
-        if self.loop is None:
-            return
+        """Take the code out of memory without an effect. On the loop's thread, never inside a turn of another run."""
         self.sealed = True
         for waiter in list(self.journal.open.values()):
             if isinstance(waiter, StepCall):
                 waiter.stop_body()
-        tasks = self.tasks if self.main is None else [self.main, *self.tasks]
-        previous = events._get_running_loop()
-        events._set_running_loop(None)
-        events._set_running_loop(self.loop)
-        try:
-            for task in tasks:
-                _close(task)
-        finally:
-            events._set_running_loop(previous)
-            self.shard.ready.clear()
+        close_tasks(self.loop, self.tasks if self.main is None else [self.main, *self.tasks])
         # Break the cycles here, so that the collector never meets a coroutine of ours.
         self.journal.open.clear()
-        self.tasks, self.main, self.steps = [], None, []
-        self.signal_waiters = None
+        self.tasks, self.main, self.steps, self.conditions, self.signals = [], None, [], [], Signals()
         if self.context is not None:
             self.context.forget()
             self.context = None
@@ -325,12 +335,9 @@ class Run:
         self.check_open()
         try:
             return self.journal.ask(op, kind, name)
-        except NonDeterminismError:
+        except NonDeterminismError as e:
             self.sealed = True
-            try:
-                self.journal.ask(op, kind, name, code_line(sys._getframe(1)).strip(" ()"))
-            except NonDeterminismError as e:
-                self.broken = e
+            self.broken = self.journal.placed(e, code_line(sys._getframe(1)) or waiting_line(self.main))
             raise Sealed from None
 
     def ask_step(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, codec: Codec) -> StepCall:
@@ -373,8 +380,7 @@ class Run:
 
     def task_made(self, task: RunTask) -> None:
         if self.sealed:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            task.get_coro().close()  # type: ignore[union-attr]
+            close_task(task)
             raise Sealed
         if self.main is not None:
             self.tasks.append(task)
@@ -383,32 +389,9 @@ class Run:
 
     def complain(self, context: dict[str, Any]) -> None:
         """What asyncio reports of this run's code: kept for the log, said once when the run ends."""
-        if not self.sealed and len(self.complaints) < 8:
-            self.complaints.append(str(context.get("message")))
-
-    # Arrivals.
-
-    def _signalled(self, name: str, payload: bytes) -> None:
-        waiters = self.signal_waiters.get(name) if self.signal_waiters else None
-        while waiters:
-            waiter = waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(payload)
-                return
-        self.buffer(name).append(payload)
-
-    def buffer(self, name: str) -> deque[bytes]:
-        """The signals of this name that arrived and were not taken."""
-        if self.signals is None:
-            self.signals = {}
-        return self.signals.setdefault(name, deque())
-
-    def signal_waiter(self, name: str) -> asyncio.Future[bytes]:
-        if self.signal_waiters is None:
-            self.signal_waiters = {}
-        future: asyncio.Future[bytes] = asyncio.Future(loop=self.loop)
-        self.signal_waiters.setdefault(name, deque()).append(future)
-        return future
+        if not self.sealed and len(self.complaints) < COMPLAINTS_MAX:
+            error = context.get("exception")
+            self.complaints.append(f"{context.get('message')}{f': {error!r}' if error is not None else ''}")
 
     def _cancel(self, reason: str) -> None:
         if self.cancel_asked or self.main is None:
@@ -422,10 +405,16 @@ class Run:
 
     # What it waits for.
 
+    def has_missed(self, outcome: r.Outcome) -> bool:
+        """It ended before it was fed this arrival."""
+        return self.is_over and any(waiting is outcome for waiting, _ in self.fresh)
+
     @property
     def next_due(self) -> int | None:
-        """When the first of its timers is due."""
+        """When the first of its timers is due, or its deadline."""
         dues = [w.due_ms for w in self.journal.open.values() if isinstance(w, TimerHandle)]
+        if self.journal.start.deadline is not None:
+            dues.append(self.journal.start.deadline)
         return min(dues) if dues else None
 
     @property
@@ -451,18 +440,3 @@ def _came_to_hold(condition: Callable[[], bool], future: asyncio.Future[bool]) -
     except Exception as e:
         future.set_exception(e)
     return True
-
-
-def _close(task: RunTask) -> None:
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
-    if task.done():
-        return
-    body = task.get_coro()
-    for _ in range(8):  # code that answers the closing with another await is asked again, then left
-        try:
-            body.close()  # type: ignore[union-attr]
-        except RuntimeError:
-            continue
-        except BaseException:
-            pass
-        return

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
@@ -30,6 +31,8 @@ from fusee_mp.runtime.residence import PAGE_MS, Deadline, Residence
 from fusee_mp.runtime.run import Run
 from fusee_mp.store.results import State
 
+LOG: Final = logging.getLogger("fusee_mp.shard")
+PAGE_RETRY_S: Final = 1.0
 TEND_MS: Final = 200
 BYTES_AHEAD: Final = 64 << 10  # so much goes on to the log before the work is done, so that both go on side by side
 ITEMS_A_SLICE: Final = 2_048  # then the ordinary loop gets a turn: sockets, user code
@@ -148,7 +151,10 @@ class ShardRuntime:
             task.cancel()
         for run in list(self.by_number.values()):
             run.drop()
-        self.calls.fail_all(error or LeaseLost(f"shard {self.shard} has left this process"))
+        self.calls.close(error or LeaseLost(f"shard {self.shard} has left this process"))
+        early, self._early = self._early or [], None
+        for enter in early:
+            enter()
         self.by_id.clear()
         self.by_number.clear()
         self._held.clear()
@@ -158,7 +164,10 @@ class ShardRuntime:
     # In.
 
     def call(self, call: Call, reply: Reply) -> None:
-        self._enter(lambda: self.calls.do(call, reply))
+        if self.is_closed:
+            self.calls.do(call, reply)  # which says why
+        else:
+            self._enter(lambda: self.calls.do(call, reply))
 
     def deliver(self, sender: int, messages: list[bytes]) -> None:
         self._enter(lambda: self.mail.deliver(sender, messages))
@@ -301,10 +310,14 @@ class ShardRuntime:
         self.work()
 
     async def _page(self) -> None:
-        try:
-            await self.residence.read_timers()
-        finally:
-            self._paging = False
+        while True:
+            try:
+                await self.residence.read_timers()
+                break
+            except FuseeError as e:
+                LOG.warning("shard %s: the timers due soon were not read, and will be again: %s", self.shard, e)
+                await asyncio.sleep(PAGE_RETRY_S)
+        self._paging = False
 
     # Runs.
 
@@ -382,23 +395,31 @@ class ShardRuntime:
 
     async def _find(self, id: str) -> None:
         queue = self._lookups[id]
-        entry: Entry = None
-        try:
-            row = await self.home.read("find", (id,))
-            entry = None if row is None else Found(row.run, id, row.type, row.status, row.result or b"", row.reason)
-        except FuseeError as e:
-            entry = e
+        entry = await self._stored(id)
         while queue:
             then, load = queue.popleft()
             entry = self.by_id.get(id, entry)
             if load and isinstance(entry, Found) and entry.is_open:
-                try:
-                    entry = await self.residence.load(entry)
-                except FuseeError as e:
-                    entry = e
-            then(entry)
+                entry = await self._loaded(entry)
+            try:
+                then(entry)
+            except Exception:
+                LOG.exception('what was asked of workflow ID "%s" failed', id)
         del self._lookups[id]
         self.work()
+
+    async def _stored(self, id: str) -> Entry:
+        try:
+            row = await self.home.read("find", (id,))
+        except FuseeError as e:
+            return e
+        return None if row is None else Found(row.run, id, row.type, row.status, row.result or b"", row.reason)
+
+    async def _loaded(self, found: Found) -> Entry:
+        try:
+            return await self.residence.load(found)
+        except FuseeError as e:
+            return e
 
     def ask_keeper(self, method: str, args: tuple[Any, ...], then: Callable[[Any, FuseeError | None], None]) -> None:
         async def ask() -> None:

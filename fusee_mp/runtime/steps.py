@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from uuid import uuid4
 
 from fusee_mp.core import records as r
 from fusee_mp.core.retry import Fatal, RetrySchedule
@@ -43,6 +44,8 @@ class Options(Protocol):
     def timeout_ms(self) -> int | None: ...
     @property
     def total_timeout_ms(self) -> int | None: ...
+    @property
+    def pool(self) -> Executor | None: ...
 
 
 class StepCall:
@@ -101,7 +104,10 @@ class StepCall:
         shard.metrics.attempts += 1
         options = self.options
         if options.timeout_ms is not None or options.total_timeout_ms is not None:
-            limit_ms = self._limit_ms() or 0
+            limit_ms = self._limit_ms()
+            if not limit_ms:  # the time for all attempts passed while nobody was there to run one
+                self._timed_out(generation)
+                return
             self.timer = shard.loop.call_later(limit_ms / 1000, self._timed_out, generation)
         if is_async:
             try:
@@ -117,26 +123,26 @@ class StepCall:
         CURRENT.set(self)
 
     def _begin_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
-        context = self.run.shard.base_context.copy()
-        context.run(self._enter)
-        future = loop.run_in_executor(self.run.shard.threads, lambda: _outcome(context.run, self.fn, self.args, self.kwargs))
+        shard, pool = self.run.shard, self.options.pool
+        if pool is None or isinstance(pool, ThreadPoolExecutor):
+            context = shard.base_context.copy()
+            context.run(self._enter)
+            future = loop.run_in_executor(pool or shard.threads, lambda: _outcome(context.run, self.fn, *self.args, **self.kwargs))
+        else:  # other processes: what goes there must be picklable
+            future = loop.run_in_executor(pool, functools.partial(_outcome, self.fn, *self.args, **self.kwargs))
         self.body = future
-        generation = self.generation
+        future.add_done_callback(functools.partial(self._thread_ended, self.generation))
 
-        def ended(future: asyncio.Future[tuple[Any, BaseException | None]]) -> None:
-            if future.cancelled():
-                return
-            if future.exception() is not None:  # the pool broke or is shut down: the attempt is not over, the process is
-                return
-            value, error = future.result()
-            if error is None and inspect.isawaitable(value):
-                self.body = self.run.shard.eager.start(
-                    _awaited(value), self._enter, lambda value, error: self._settle(generation, value, error)
-                )
-            else:
-                self._settle(generation, value, error)
-
-        future.add_done_callback(ended)
+    def _thread_ended(self, generation: int, future: asyncio.Future[tuple[Any, BaseException | None]]) -> None:
+        if future.cancelled() or generation != self.generation:
+            return
+        broken = future.exception()
+        value, error = (None, broken) if broken is not None else future.result()
+        if error is None and inspect.isawaitable(value):
+            settled = functools.partial(self._settle, generation)
+            self.body = self.run.shard.eager.start(_awaited(value), self._enter, settled)
+        else:
+            self._settle(generation, value, error)
 
     def _left_ms(self) -> int | None:
         """What is left of the time for all attempts."""
@@ -156,7 +162,7 @@ class StepCall:
         which, limit = ("timeout", self.options.timeout_ms)
         if self._left_ms() == 0:
             which, limit = ("total_timeout", self.options.total_timeout_ms)
-        self._settle(generation, None, TimeoutError(f"step {self.name!r} took longer than its {which} of {(limit or 0) / 1000:g} s"))
+        self._settle(generation, None, TimeoutError(f'step "{self.name}" took longer than its {which} of {(limit or 0) / 1000:g} s'))
         self.run.shard.work_soon()
 
     def stop_body(self) -> None:
@@ -181,7 +187,7 @@ class StepCall:
         self.generation = generation + 1
         if error is None:
             try:
-                payload, copy = self.codec.roundtrip(value, f"the result of step {self.name!r}")
+                payload, copy = self.codec.roundtrip(value, f'the result of step "{self.name}"')
             except Exception as e:  # a value that cannot be carried will not fit at the next attempt either
                 self._failed(e, final=True)
                 return
@@ -223,49 +229,33 @@ class StepCall:
         future = self.future
         if future.done():
             return
-        if record.status == "ok":
-            if copy is UNSET:
-                try:
-                    copy = self.codec.decode(record.payload)
-                except Exception as e:
-                    future.set_exception(e)
-                    return
+        if record.status != "ok":
+            future.set_exception(self._raised(record))
+        elif copy is not UNSET:
             future.set_result(copy)
         else:
-            future.set_exception(rebuild_failure(record.payload, step=self.name, attempts=record.attempt))
+            try:
+                future.set_result(self.codec.decode(record.payload))
+            except Exception as e:
+                future.set_exception(e)
+
+    def _raised(self, record: r.StepDone) -> BaseException:
+        """What the code sees of a failed step: the body's own exception, but none that means something to the code's tasks."""
+        try:
+            error = rebuild_failure(record.payload, step=self.name, attempts=record.attempt)
+        except Exception as e:
+            return e
+        is_plain = isinstance(error, (Exception, SystemExit, KeyboardInterrupt)) and not isinstance(error, (StopIteration, StopAsyncIteration))
+        return error if is_plain or error.__cause__ is None else error.__cause__
 
 
-def _outcome(
-    run: Callable[..., Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, BaseException | None]:
+def _outcome(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any, BaseException | None]:
     # A pool thread must not see SystemExit as its own end, nor a future refuse StopIteration.
     try:
-        return run(fn, *args, **kwargs), None
+        return fn(*args, **kwargs), None
     except BaseException as e:
         return None, e
 
 
 async def _awaited(value: Any) -> Any:
     return await value
-
-
-class CurrentStep:
-    """The attempt that a step body runs in.
-
-    key: the idempotency key, `<workflow id>/<run number>/..`: equal for all attempts of this step, different for every other.
-    attempt: counts from 1.
-    """
-
-    __slots__ = ("attempt", "key")
-
-    def __init__(self, key: str, attempt: int) -> None:
-        self.key = key
-        self.attempt = attempt
-
-
-def current_step() -> CurrentStep:
-    """The attempt this code runs in. Outside a step a stand-in with a random key, so that step functions can be unit-tested."""
-    call = CURRENT.get()
-    if call is None:
-        return CurrentStep(f"no-step/0/{uuid4()}", 1)
-    return CurrentStep(call.key, call.attempt)

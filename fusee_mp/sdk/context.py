@@ -36,14 +36,15 @@ _LOG: Final = getLogger("fusee_mp.workflow")
 
 
 class RunLog(LoggerAdapter[Logger]):
-    """The log of a run's code: each line once, so silent while replaying."""
+    """The log of a run's code: each line once, so silent while replaying and in clean-up code of a run that leaves memory."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(_LOG, {"workflow_id": run.id, "run_number": run.number, "workflow": run.journal.start.type})
-        self._journal = run.journal
+        self._run = run
 
     def isEnabledFor(self, level: int) -> bool:
-        return not self._journal.replaying and super().isEnabledFor(level)
+        run = self._run
+        return not run.sealed and not run.journal.replaying and super().isEnabledFor(level)
 
 
 class Child(ChildHandle[Any]):
@@ -96,8 +97,8 @@ class RunCtx(Ctx):
 
     # Steps.
 
-    async def step(self, name: str, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        if type(name) is not str or not name or len(name) > 255:
+    async def step(self, name: str, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:  # type: ignore[override]
+        if type(name) is not str or not name.isascii() or not 0 < len(name) < 256 or "\0" in name:
             checked_name("step", name)
         if isinstance(fn, Step):
             base, codec, body = fn.options, fn.result_codec, fn.fn
@@ -123,6 +124,8 @@ class RunCtx(Ctx):
 
     async def sleep(self, duration: Duration, name: str | None = None) -> None:
         ms = to_ms(duration, "sleep")
+        if name is not None:
+            checked_name("sleep", name)
         if ms == 0:
             self._run.check_open()
             await asyncio.sleep(0)
@@ -157,23 +160,27 @@ class RunCtx(Ctx):
         run = self._run
         name, codec = named(signal)
         limit_ms = to_ms_or_none(timeout, "wait_for timeout")
-        buffered = run.buffer(name)
-        if buffered:
-            return codec.decode(buffered.popleft())
-        if limit_ms == 0:
-            return default
-        waiter = run.signal_waiter(name)
+        payload = run.signals.take(name)
+        if payload is None and limit_ms != 0:
+            payload = await self._next_signal(run, name, limit_ms)
+        return default if payload is None else codec.decode(payload)
+
+    async def _next_signal(self, run: Run, name: str, limit_ms: int | None) -> bytes | None:
+        """None on timeout. A wait that is cancelled leaves the signal."""
+        waiter: asyncio.Future[bytes | None] = asyncio.Future(loop=run.loop)
         timer = None if limit_ms is None else self._timer(limit_ms, f"wait_for {name}", _settle, waiter, None)
+        signals = run.signals
+        signals.wait(name, waiter)
         try:
-            payload = await waiter
+            return await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and (taken := waiter.result()) is not None:
-                buffered.appendleft(taken)  # a cancelled wait leaves the signal
+                signals.given_back(name, taken)
             raise
         finally:
+            signals.give_up(name, waiter)
             if timer is not None:
                 timer.cancel()
-        return default if payload is None else codec.decode(payload)
 
     async def signal(self, id: str, signal: Any, value: Any = None) -> None:
         name, codec = named(signal)
@@ -227,7 +234,8 @@ class RunCtx(Ctx):
         if limit is not None and limit < 1:
             raise Rejected(f"ctx.all(limit=) is at least 1, not {limit}")
         gate = asyncio.Semaphore(limit) if limit is not None else None
-        tasks = [asyncio.ensure_future(_behind(gate, awaitable)) for awaitable in awaitables]
+        given = list(awaitables)
+        tasks = [asyncio.ensure_future(_behind(gate, awaitable)) for awaitable in given]
         try:
             if tasks:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -236,11 +244,10 @@ class RunCtx(Ctx):
                     raise error
             return [task.result() for task in tasks]
         finally:
-            left = [task for task in tasks if not task.done()]
-            for task in left:
-                task.cancel()
-            if left:
-                await asyncio.wait(left)
+            await _cancelled([task for task in tasks if not task.done()])
+            for awaitable in given:
+                if asyncio.iscoroutine(awaitable):
+                    awaitable.close()  # one that had not begun, and now never will
 
     # Facts about the run.
 
@@ -260,6 +267,13 @@ async def _behind(gate: asyncio.Semaphore | None, awaitable: Awaitable[T]) -> T:
         return await awaitable
 
 
+async def _cancelled(tasks: list[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+
+
 def _settle(future: asyncio.Future[Any], value: Any) -> None:
     if not future.done():
         future.set_result(value)
@@ -267,6 +281,3 @@ def _settle(future: asyncio.Future[Any], value: Any) -> None:
 
 def _instant(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
-
-
-RunCtx.__abstractmethods__ = frozenset()  # XXX

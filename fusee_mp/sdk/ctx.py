@@ -11,14 +11,14 @@ from concurrent.futures import Executor
 from datetime import datetime
 from logging import Logger, LoggerAdapter
 from random import Random
-from typing import Any, Generic, NoReturn, overload
+from typing import Any, Generic, overload
 from uuid import UUID
 
-from typing_extensions import TypeForm, TypeVar, TypeVarTuple
+from typing_extensions import TypeVar, TypeVarTuple
 
 from fusee_mp.duration import Duration
 from fusee_mp.sdk.definitions import Workflow
-from fusee_mp.sdk.handles import Query, Receives, Sends, Update
+from fusee_mp.sdk.handles import Receives, Sends
 from fusee_mp.sdk.retry import Retry
 from fusee_mp.sdk.types import Close
 
@@ -131,59 +131,9 @@ class Ctx(ABC):
     async def cancel(self, id: str, reason: str = "") -> None:
         """Ask another workflow to end. Durable; a missing target is reported to the log, not awaited."""
 
-    @overload
-    def on_query(self, query: Query[None, R], fn: Callable[[], R]) -> None: ...
-    @overload
-    def on_query(self, query: Query[A, R], fn: Callable[[A], R]) -> None: ...
-    @overload
-    def on_query(self, query: str, fn: Callable[..., Any]) -> None: ...
-    @abstractmethod
-    def on_query(self, query: Any, fn: Callable[..., Any]) -> None:
-        """Answer this query from now on, also after the end. The function changes nothing and calls no operation."""
-
-    @overload
-    def on_update(self, update: Update[None, R], handler: Callable[[], Awaitable[R]],
-                  validator: Callable[[], None] | None = None) -> None: ...
-    @overload
-    def on_update(self, update: Update[A, R], handler: Callable[[A], Awaitable[R]],
-                  validator: Callable[[A], None] | None = None) -> None: ...
-    @overload
-    def on_update(self, update: Update[A, R], handler: Callable[[A], R], validator: Callable[[A], None] | None = None) -> None: ...
-    @overload
-    def on_update(self, update: str, handler: Callable[..., Any], validator: Callable[..., None] | None = None) -> None: ...
-    @abstractmethod
-    def on_update(self, update: Any, handler: Callable[..., Any], validator: Callable[..., None] | None = None) -> None:
-        """Handle this update from now on; any exception of the validator is the refusal. Register before the first await."""
-
-    @overload
-    async def completion(self, name: str, send: Callable[[str], Any], *, timeout: Duration | None = None,
-                         retry: Retry | None = None) -> Any: ...
-    @overload
-    async def completion(self, name: str, send: Callable[[str], Any], *, returns: type[T], timeout: Duration | None = None,
-                         retry: Retry | None = None) -> T: ...
-    @overload
-    async def completion(self, name: str, send: Callable[[str], Any], *, returns: TypeForm[T], timeout: Duration | None = None,
-                         retry: Retry | None = None) -> T: ...
-    @abstractmethod
-    async def completion(self, name: str, send: Callable[[str], Any], *, returns: Any = Any, timeout: Duration | None = None,
-                         retry: Retry | None = None) -> Any:
-        """Run `send(token)` as a step, then wait until somebody calls `complete(token, value)` or `fail(token, error)`."""
-
     @abstractmethod
     def set_attributes(self, mapping: Mapping[str, Any] | None = None, **attributes: Any) -> None:
         """Merge these search attributes into the run's."""
-
-    @abstractmethod
-    def patched(self, name: str) -> bool:
-        """True in runs that began with this change of the code, or reach it first now; False in those that went past it before."""
-
-    @overload
-    async def continue_as_new(self, workflow: Workflow[None, Any], input: None = None) -> NoReturn: ...
-    @overload
-    async def continue_as_new(self, workflow: Workflow[I, Any], input: I) -> NoReturn: ...
-    @abstractmethod
-    async def continue_as_new(self, workflow: Any, input: Any = None) -> NoReturn:
-        """End this run and start a fresh one under the same ID."""
 
     @abstractmethod
     def now(self) -> datetime:

@@ -1,0 +1,49 @@
+"""The signals of one run: those that arrived and were not taken, and who waits for one."""
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+
+class Signals:
+    """Per name, in the order of arrival and of waiting. At most one of the two queues of a name is not empty."""
+
+    __slots__ = ("_arrived", "_waiting")
+
+    def __init__(self) -> None:
+        self._arrived: dict[str, deque[bytes]] = {}
+        self._waiting: dict[str, deque[asyncio.Future[Any]]] = {}
+
+    def arrived(self, name: str, payload: bytes) -> None:
+        """Hand the signal to who has waited longest, or keep it."""
+        if not self._hand_over(name, payload):
+            self._arrived.setdefault(name, deque()).append(payload)
+
+    def given_back(self, name: str, payload: bytes) -> None:
+        """A wait that had been handed this signal was cancelled: it is the next one still."""
+        if not self._hand_over(name, payload):
+            self._arrived.setdefault(name, deque()).appendleft(payload)
+
+    def _hand_over(self, name: str, payload: bytes) -> bool:
+        waiting = self._waiting.get(name)
+        while waiting:
+            waiter = waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(payload)
+                return True
+        return False
+
+    def take(self, name: str) -> bytes | None:
+        """The oldest signal of this name that nobody took."""
+        arrived = self._arrived.get(name)
+        return arrived.popleft() if arrived else None
+
+    def wait(self, name: str, waiter: asyncio.Future[Any]) -> None:
+        self._waiting.setdefault(name, deque()).append(waiter)
+
+    def give_up(self, name: str, waiter: asyncio.Future[Any]) -> None:
+        """This wait is over without a signal."""
+        waiting = self._waiting.get(name)
+        if waiting and waiter in waiting:
+            waiting.remove(waiter)
