@@ -14,6 +14,17 @@ PAYLOAD_BYTES_MAX = 4 * MIB
 RECORD_BYTES_MAX = PAYLOAD_BYTES_MAX + 64 * KIB
 # One frame on any connection: at least a record with its envelope.
 FRAME_BYTES_MAX = 8 * MIB
+# An answer longer than this goes in parts: two of them fit a frame, so that its envelope never matters.
+PART_BYTES = FRAME_BYTES_MAX // 2
+# A client's question whose answer is longer than this is refused; it belongs in pages, or in an export.
+ANSWER_BYTES_MAX = 32 * MIB
+# Calls on one shard that wait for their answers, in number and in bytes; beyond them callers hear Busy.
+CALLS_WAITING_MAX = 10_000
+CALLS_WAITING_BYTES_MAX = 64 * MIB
+# Questions to one keeper that are under way for clients.
+READS_WAITING_MAX = 1_000
+# Appended and not written yet: beyond this the holder is not listened to until the disk has caught up.
+APPENDED_BYTES_MAX = 32 * MIB
 # A ring between two processes. The least is a page, the default holds what a busy shard sends in a few ms.
 RING_BYTES_MIN = 4 * KIB
 RING_BYTES_DEFAULT = 1 * MIB
@@ -31,6 +42,7 @@ SEGMENT_BYTES_MIN = 32 * MIB
 SHARDS_MAX = 1024
 
 assert PAYLOAD_BYTES_MAX < RECORD_BYTES_MAX < FRAME_BYTES_MAX < BATCH_BYTES_MAX
+assert APPENDED_BYTES_MAX >= 2 * BATCH_BYTES_MAX
 assert BATCH_BYTES_MAX + 64 * KIB <= SEGMENT_BYTES_MIN <= SEGMENT_BYTES_DEFAULT
 
 # A duration: a hundred years. A longer one is a mistake of units, and twice this still fits every time stamp in milliseconds.
@@ -102,3 +114,11 @@ FAIRNESS_WEIGHT_MAX = 1_000
 PRIORITY_LEVEL_MAX = (1 << 31) - 1
 
 assert PERMIT_RENEW_MS * 2 < PERMIT_LEASE_MS
+
+# Events of one debounce or batch window: it closes at this many. They are kept in memory until then.
+WINDOW_EVENTS_MAX = 10_000
+# How long a closed window answers for the event IDs it took, and how many such IDs one shard keeps: the oldest go first.
+WINDOW_EVENT_IDS_KEEP_MS = 24 * 3_600_000
+WINDOW_EVENT_IDS_MAX = 100_000
+
+assert WINDOW_EVENTS_MAX <= WINDOW_EVENT_IDS_MAX

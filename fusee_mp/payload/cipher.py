@@ -61,8 +61,8 @@ class AesGcm:
         id, head = _split(sealed)
         key = self._keys.get(id)
         if key is None:
-            raise PayloadError(f'this payload is sealed with key "{id}", and AesGcm has only {", ".join(map(repr, self._keys))}. Add that key'
-                               " after the first: it opens old payloads, the first seals new ones.", key=id)
+            raise PayloadError(f'this payload is sealed with key "{id}", and AesGcm has only {", ".join(map(repr, self._keys))}. Add that'
+                               " key after the first: it opens old payloads, the first seals new ones.", key=id)
         start = len(head) + NONCE_BYTES
         if len(sealed) < start + TAG_BYTES:
             raise _short(sealed, start + TAG_BYTES, id)

@@ -244,7 +244,8 @@ def test_a_saved_table_serves_on_in_the_same_order() -> None:
     left, right = busy(), Permits.load(busy().state())
     for now in range(200, 20_000, 50):
         for session in range(3):
-            assert ask(left, session, 1000 + session, now_ms=now, lease_ms=40) == ask(right, session, 1000 + session, now_ms=now, lease_ms=40)
+            answer = ask(left, session, 1000 + session, now_ms=now, lease_ms=40)
+            assert answer == ask(right, session, 1000 + session, now_ms=now, lease_ms=40)
     assert left.state() == right.state()
 
 
@@ -284,7 +285,8 @@ class Table(RuleBasedStateMachine):
     def live(self) -> set[tuple[int, int]]:
         return {holder for holder, ends in self.held.items() if ends > self.now}
 
-    @rule(session=st.integers(0, 2), ticket=st.integers(1, 6), lease=st.integers(1, 50), key=st.sampled_from("abc"), level=st.integers(0, 1))
+    @rule(session=st.integers(0, 2), ticket=st.integers(1, 6), lease=st.integers(1, 50), key=st.sampled_from("abc"),
+          level=st.integers(0, 1))
     def ask(self, session: int, ticket: int, lease: int, key: str, level: int) -> None:
         before = self.live()
         answer = ask(self.permits, session, ticket, self.now, lease, Priority(level, key))

@@ -10,7 +10,7 @@ from fusee_mp.errors import StorageError
 
 
 def served(queue: WaitQueue[str]) -> list[str]:
-    return [ticket for ticket in iter(queue.pop_next, None)]
+    return list(iter(queue.pop_next, None))
 
 
 def fill(*entries: tuple[str, int, str, int]) -> WaitQueue[str]:
@@ -163,7 +163,8 @@ def test_a_long_life_leaves_no_trace_of_keys_that_went() -> None:
 
 
 @pytest.mark.parametrize(("waiting", "ahead"), [
-    ([(1, Priority()), (1, Priority())], []), ([(1, Priority())], [(0, "", -1)]), ([(1, Priority())], [(0, "", 1), (0, "", 2)]), ([], [(0, "a", 1)]),
+    ([(1, Priority()), (1, Priority())], []), ([(1, Priority())], [(0, "", -1)]),
+    ([(1, Priority())], [(0, "", 1), (0, "", 2)]), ([], [(0, "a", 1)]),
 ])
 def test_a_state_that_no_queue_wrote_is_refused(waiting: list[tuple[int, Priority]], ahead: list[tuple[int, str, int]]) -> None:
     with pytest.raises(StorageError, match="saved wait queue"):
