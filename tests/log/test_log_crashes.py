@@ -1,6 +1,7 @@
 """The log on a disk that forgets: power cuts and kills before any operation, over several lives, against a model."""
 from __future__ import annotations
 
+import copy
 import os
 import random
 import struct
@@ -214,3 +215,48 @@ def test_an_old_batch_with_the_same_numbers_in_a_recycled_file_is_not_read() -> 
     found = recover(ANYWHERE, disk=images[1])
     assert found.last_lsn == 2 and found.torn is not None and found.torn.first_lsn == 3
     assert SALTS.next > 2
+
+
+def test_a_recycled_file_that_an_open_takes_has_no_torn_tail() -> None:
+    disk, loop = SimDisk(), FakeLoop()
+    log = sim_log(disk, loop)
+    while log.metrics.segments_retired < 2:
+        log.append(join_records([bytes(2000)]), 1, 1)
+        loop.run()
+        log.checkpointed(log.durable_lsn)
+        loop.run()
+    loop.advance(1)
+    for _ in range(6):
+        log.abandon()
+        disk = disk.killed()
+        log = sim_log(disk, loop, proven_lsn=log.last_lsn)
+        found = recover(ANYWHERE, proven_lsn=log.last_lsn, disk=disk)
+        assert found.torn is None and log.recovery.torn is None
+    log.abandon()
+
+
+def test_a_spare_mark_that_only_the_page_cache_has_is_made_durable_before_a_later_segment_goes() -> None:
+    disk, loop = SimDisk(), FakeLoop()
+    log = sim_log(disk, loop)
+    while log.metrics.segments_begun < 4:
+        log.append(join_records([bytes(2000)]), 1, 1)
+        loop.run()
+    last = log.durable_lsn
+    oldest = recover(ANYWHERE, disk=disk).segments[0].name
+
+    def before(kind: str, name: str) -> None:
+        if (kind, name) == ("flush", oldest):
+            raise Crash
+
+    disk.before = before
+    with pytest.raises(Crash):
+        log.checkpointed(last)
+    log.abandon()
+    restarted_disk = disk.killed()
+    restarted = sim_log(restarted_disk, loop, proven_lsn=last)
+    restarted.checkpointed(last)
+    loop.run()
+    restarted.abandon()
+    for seed in range(20):
+        found = recover(ANYWHERE, proven_lsn=last, disk=copy.deepcopy(restarted_disk).crashed(random.Random(seed)))
+        assert (found.last_lsn, found.gaps) == (last, [])

@@ -179,6 +179,25 @@ def test_a_helper_that_dies_costs_nothing_and_comes_back(tmp_path: Path, mode: s
     assert read_all(None, found.last_lsn, tmp_path) == list(range(1, found.last_lsn + 1)) and found.last_lsn == 1209
 
 
+def test_a_flush_whose_answer_died_with_the_helper_is_made_again(tmp_path: Path) -> None:
+    async def main(log: Log) -> None:
+        await flushed(log)
+        pid = log._flusher.helper_pid
+        assert pid is not None
+        flushes: list[int] = []
+        flush_fd = log._disk.flush_fd
+        log._disk.flush_fd = lambda fd: (flushes.append(fd), flush_fd(fd))[1]  # type: ignore[method-assign]
+        os.kill(pid, signal.SIGSTOP)
+        lsn = append(log)
+        await wait_until(lambda: log.pending_bytes == 0, "written")
+        assert log.durable_lsn < lsn and flushes == []
+        os.kill(pid, signal.SIGKILL)
+        await wait_until(lambda: log.durable_lsn == lsn, "durable")
+        assert flushes[0] == log._tail.fd
+
+    run(main, tmp_path, replace(QUICK, flush="helper"))
+
+
 def test_the_helper_ends_though_a_fork_of_its_parent_lives_on(tmp_path: Path) -> None:
     """The fork holds copies of the sockets, so they do not end."""
     program = (
