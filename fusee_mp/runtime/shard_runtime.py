@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, Protocol
 
 from fusee_mp.bounds import FRAME_BYTES_MAX
+from fusee_mp.bounds import FRAME_BYTES_MAX, KIB, RECORD_BYTES_MAX
 from fusee_mp.core import records as r
 from fusee_mp.core.idfilter import IdFilter, key
 from fusee_mp.core.postbox import Inbox, Outbox
@@ -35,6 +36,8 @@ LOG: Final = logging.getLogger("fusee_mp.shard")
 PAGE_RETRY_S: Final = 1.0
 TEND_MS: Final = 200
 BYTES_AHEAD: Final = 64 << 10  # so much goes on to the log before the work is done, so that both go on side by side
+APPEND_BYTES: Final = 1 << 20  # one turn may bring more than the log takes at once
+assert APPEND_BYTES + RECORD_BYTES_MAX + 64 * KIB < FRAME_BYTES_MAX
 ITEMS_A_SLICE: Final = 2_048  # then the ordinary loop gets a turn: sockets, user code
 
 
@@ -247,9 +250,7 @@ class ShardRuntime:
             return
         self._working, self._is_scheduled = True, False
         left = ITEMS_A_SLICE
-        runnable, free = self._runnable, self._free
-        if not self.home.may_act():
-            free = deque()  # they wait until the home says that the lease still stands
+        runnable, free, may_act = self._runnable, self._free, self.home.may_act
         try:
             while left:
                 left -= 1
@@ -257,7 +258,7 @@ class ShardRuntime:
                     run = runnable.popleft()
                     self.residence.touched[run.number] = run
                     run.pump()
-                elif free:
+                elif free and may_act():  # asked each time: a process may be frozen and thawed between any two effects
                     _, effect, args = free.popleft()
                     effect(*args)
                 else:
@@ -276,8 +277,9 @@ class ShardRuntime:
 
     def _hand_on(self) -> None:
         if self._out:
-            out, self._out, self._out_bytes = self._out, [], 0
-            self.home.append(b"".join(out), len(out) // 2)
+            out, size, self._out, self._out_bytes = self._out, self._out_bytes, [], 0
+            for some in [out] if size <= APPEND_BYTES else _by_size(out):
+                self.home.append(b"".join(some), len(some) // 2)
 
     def _tend(self) -> None:
         self._tending = None
@@ -437,3 +439,14 @@ class ShardRuntime:
         task = self.loop.create_task(body)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _by_size(out: list[bytes]) -> Iterator[list[bytes]]:
+    """Lengths and records by turns, in pieces of whole records that no append refuses."""
+    start = size = 0
+    for at in range(1, len(out), 2):
+        if size and size + len(out[at]) > APPEND_BYTES:
+            yield out[start:at - 1]
+            start, size = at - 1, 0
+        size += len(out[at]) + 4
+    yield out[start:]
