@@ -161,7 +161,7 @@ class Residence:
                 after = row.run
                 if row.run not in self._shard.by_number:
                     self._revive_or_leave(row)
-            self._shard.work()
+            self._shard.work_soon()  # not here: this is a task, and step bodies begin in none
         await self.read_timers()
 
     def _revive_or_leave(self, row: StoredJournal) -> None:

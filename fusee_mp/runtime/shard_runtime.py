@@ -5,7 +5,8 @@
 # Out: `append` for records and `hold` for effects.
 # Rule 1: an effect leaves only through `hold`, with the LSN it rests on, once the log is durable through it.
 # Rule 2: the LSN of a record is known when it is appended: between two grants only this runtime's records follow in the log.
-# Rule 3: `work` is never entered twice, so code is never run from within code, and the stack stays flat.
+# Rule 3: `work` is entered from plain callbacks only and never twice, so code is never run from within code or a task, and the
+#         stack stays flat. A task asks for it with `work_soon`.
 from __future__ import annotations
 
 import asyncio
@@ -123,7 +124,7 @@ class ShardRuntime:
         early, self._early = self._early or [], None
         for enter in early:
             enter()
-        self.work()
+        self.work_soon()
 
     async def _read_outbox(self, targets: list[int]) -> None:
         for to in targets:
@@ -408,7 +409,7 @@ class ShardRuntime:
             except Exception:
                 LOG.exception('what was asked of workflow ID "%s" failed', id)
         del self._lookups[id]
-        self.work()
+        self.work_soon()
 
     async def _stored(self, id: str) -> Entry:
         try:
@@ -431,7 +432,7 @@ class ShardRuntime:
                 then(None, e)
             else:
                 then(answer, None)
-            self.work()
+            self.work_soon()
 
         self.spawn(ask())
 
