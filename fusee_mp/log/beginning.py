@@ -38,7 +38,7 @@ def begin(disk: Disk, options: LogOptions, found: Recovered, salt: Callable[[], 
     chain = _chain_to_continue(found)
     number = found.next_number
     source = _claim_file(disk, options, found, number)
-    tail = Tail(disk, number, salt=salt(), block_bytes=options.block_bytes, chain=chain)
+    tail = Tail(disk, number, salt=salt(), block_bytes=options.block_bytes, chain=chain, is_fresh=source == FILLING)
     try:
         _copy(disk, tail, found)
         spares = [spare for spare in found.spares if spare[0] != source]

@@ -212,7 +212,9 @@ class Log:
     def _begin_segment(self) -> None:
         ready = self._supply.take()
         old = self._tail
-        self._begun = Tail(self._disk, ready.number, salt=self._salt(), block_bytes=self._options.block_bytes, chain=old.chain)
+        self._begun = Tail(
+            self._disk, ready.number, salt=self._salt(), block_bytes=self._options.block_bytes, chain=old.chain, is_fresh=ready.is_fresh,
+        )
         self._begun.write_header(0, acked=old.chain.sequence - 1)
         self._flusher.flush(self._begun, partial(self._attempt, self._segment_begun))
 

@@ -36,6 +36,7 @@ class Ready(NamedTuple):
 
     number: int
     size: int
+    is_fresh: bool
 
     def fits(self, body_bytes: int, block_bytes: int) -> bool:
         return BATCHES_OFFSET + batch_bytes(body_bytes, block_bytes) <= self.size
@@ -149,13 +150,14 @@ class Supply:
         self._is_preparing = True
         number, self._next_number = self._next_number, self._next_number + 1
         size = self._options.segment_bytes
-        if spare := self._choose_spare():
+        spare = self._choose_spare()
+        if spare is not None:
             self._spares.remove(spare)
             name, size = spare
             script = promoted(name, number)
         else:
             script = (*self._margin(), *allocated(FILLING, size), *promoted(FILLING, number))
-        self._lane().run(script, partial(self._prepared, Ready(number, size)))
+        self._lane().run(script, partial(self._prepared, Ready(number, size, is_fresh=spare is None)))
 
     def _choose_spare(self) -> tuple[str, int] | None:
         """One of the usual size; on a full disk any is better than none."""

@@ -11,7 +11,7 @@ PAGE_BYTES = 4096
 class Tail:
     """Places batches in one file, none of them durable by that. Closing the descriptor is the owner's, with `close`."""
 
-    def __init__(self, disk: Disk, number: int, *, salt: int, block_bytes: int, chain: Chain) -> None:
+    def __init__(self, disk: Disk, number: int, *, salt: int, block_bytes: int, chain: Chain, is_fresh: bool) -> None:
         self.number = number
         self.name = segment_name(number)
         self.first_lsn = chain.first_lsn
@@ -21,6 +21,7 @@ class Tail:
         self._disk = disk
         self._salt = salt
         self._block_bytes = block_bytes
+        self._is_fresh = is_fresh
         self.fd = disk.open(self.name)
         self.size = disk.size(self.fd)
 
@@ -60,5 +61,8 @@ class Tail:
         return len(data)
 
     def _zeroes(self, end: int) -> bytes:
+        """What goes behind a batch that ends there. A fresh file is all zeroes."""
+        if self._is_fresh:
+            return b""
         # To the end of a page: a page written whole need not be read first, which a recycled file would have to wait for.
         return bytes(min(PAGE_BYTES - end % PAGE_BYTES, self.size - end))
