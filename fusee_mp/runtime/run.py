@@ -197,6 +197,7 @@ class Run:
             self.loop.drain()
 
     def _feed(self, outcome: r.Outcome, value: Any) -> None:
+        self.shard.turns += 1  # so that the watch over blocked turns lets a long journal replay
         if isinstance(outcome, (r.StepDone, r.Fired, r.ChildDone)):
             waiter = self.journal.take(outcome)
             if isinstance(outcome, r.ChildDone):

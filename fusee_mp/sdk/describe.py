@@ -40,11 +40,12 @@ def detail_of(row: Description, shard: int) -> RunDetail:
     failure = msgspec.to_builtins(decode_failure(found.result)) if found.status == "failed" and found.result else None
     return RunDetail(
         **_common(found, shard), reason=found.reason, failure=failure, pending=_pending(records),
-        journal=[_record(record, lsn, seq) for seq, (record, lsn) in enumerate(zip(records, row.lsns, strict=True))],
+        journal=[journal_record(record, lsn, seq) for seq, (record, lsn) in enumerate(zip(records, row.lsns, strict=True))],
     )
 
 
-def _record(record: r.Record, lsn: int, seq: int) -> JournalRecord:
+def journal_record(record: r.Record, lsn: int, seq: int) -> JournalRecord:
+    """One record as the public types show it."""
     fields = {name: _shown(value) for name, value in msgspec.structs.asdict(record).items() if name not in _OWN}
     name = getattr(record, "name", "") or getattr(record, "type", "") or ""
     return JournalRecord(kind=r.KIND[type(record)], lsn=lsn, seq=seq, name=name, at=instant(getattr(record, "at", 0)), fields=fields)

@@ -130,7 +130,15 @@ def status(db: DB, id: str) -> Status | None:
 
 def describe(db: DB, id: str) -> Description | None:
     """The newest run of an ID with its journal. As large as the journal is."""
-    found = find(db, id)
+    return _described(db, find(db, id))
+
+
+def describe_run(db: DB, run: int) -> Description | None:
+    """The run with this number, with its journal. As large as the journal is."""
+    return _described(db, by_run(db, run))
+
+
+def _described(db: DB, found: Found | None) -> Description | None:
     if found is None:
         return None
     chunks = db.execute(CHAIN, (found.run,)).fetchall()
@@ -192,7 +200,7 @@ READS: Final[dict[str, Read]] = {
     call.__name__.rstrip("_"): _read(call, is_slow)
     for is_slow, calls in (
         (False, (state, layer, find, by_run, fetch, open_runs, due, expired, request, outbox, status)),
-        (True, (describe, list_, count, tally)),
+        (True, (describe, describe_run, list_, count, tally)),
     )
     for call in calls
 }

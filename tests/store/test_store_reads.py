@@ -116,7 +116,7 @@ def test_users_read_runs_in_words(tmp_path: Path) -> None:
 
 
 def test_every_read_is_either_quick_or_slow() -> None:
-    assert {name for name, asked in READS.items() if asked.is_slow} == {"describe", "list", "count", "tally"}
+    assert {name for name, asked in READS.items() if asked.is_slow} == {"describe", "describe_run", "list", "count", "tally"}
 
 
 def test_the_filter_of_known_ids_survives_with_the_store(tmp_path: Path) -> None:
