@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fusee_mp.log.log import Log as Log
-    from fusee_mp.log.log import damage as damage
     from fusee_mp.log.options import LogOptions as LogOptions
     from fusee_mp.log.options import Position as Position
     from fusee_mp.log.options import Recovery as Recovery
@@ -20,13 +19,14 @@ if TYPE_CHECKING:
     from fusee_mp.log.reader import split_records as split_records
     from fusee_mp.log.recovery import Gap as Gap
     from fusee_mp.log.recovery import Recovered as Recovered
+    from fusee_mp.log.recovery import damage as damage
     from fusee_mp.log.recovery import recover as recover
 
 _HOMES = {
-    "log": ("Log", "damage"),
+    "log": ("Log",),
     "options": ("LogOptions", "Position", "Recovery", "TornTail"),
     "reader": ("Batch", "join_records", "read_batches", "split_records"),
-    "recovery": ("Gap", "Recovered", "recover"),
+    "recovery": ("Gap", "Recovered", "damage", "recover"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

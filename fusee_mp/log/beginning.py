@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from fusee_mp.errors import StorageFull
+from fusee_mp.errors import FuseeError, StorageError, StorageFull
 from fusee_mp.log.disk import Disk, run_script
 from fusee_mp.log.format import BATCHES_OFFSET, COPY_OFFSETS, batch_bytes
 from fusee_mp.log.helper import Script
 from fusee_mp.log.options import LogOptions
-from fusee_mp.log.recovery import Recovered, SegmentFile
+from fusee_mp.log.recovery import Recovered, SegmentFile, damage, recover
 from fusee_mp.log.segment import FILLING, RESERVE, Chain, segment_name, spare_name
 from fusee_mp.log.supply import FULL, SPARES_MAX, promoted, retired
 from fusee_mp.log.tail import Tail
@@ -31,6 +32,21 @@ class Beginning:
     kept: list[SegmentFile]
     spares: list[tuple[str, int]]
     copied: int
+
+
+def recover_and_begin(
+    directory: Path, disk: Disk, options: LogOptions, proven_lsn: int, salt: Callable[[], int],
+) -> tuple[Recovered, Beginning]:
+    """Read the log and make the segment to go on in. Raises DamagedLog, StorageFull, StorageError."""
+    try:
+        found = recover(directory, proven_lsn=proven_lsn, disk=disk)
+        if found.gaps:
+            raise damage(directory, found.gaps)
+        return found, begin(disk, options, found, salt)
+    except FuseeError:
+        raise
+    except OSError as error:
+        raise StorageError(f"the log in {directory} cannot be opened: {error}. Nothing was lost; mend the disk and start again.") from error
 
 
 def begin(disk: Disk, options: LogOptions, found: Recovered, salt: Callable[[], int]) -> Beginning:

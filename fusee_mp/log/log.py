@@ -24,14 +24,14 @@ from functools import partial
 from itertools import count as counter
 from pathlib import Path
 
-from fusee_mp.errors import DamagedLog, FuseeError, StorageError, StorageFull
-from fusee_mp.log.beginning import Beginning, begin
+from fusee_mp.errors import StorageError, StorageFull
+from fusee_mp.log.beginning import Beginning, recover_and_begin
 from fusee_mp.log.disk import Disk
 from fusee_mp.log.flusher import Flusher
 from fusee_mp.log.options import LogOptions, Position, Recovery
 from fusee_mp.log.pending import Pending
 from fusee_mp.log.policy import Metrics
-from fusee_mp.log.recovery import Gap, Recovered, recover
+from fusee_mp.log.recovery import Recovered
 from fusee_mp.log.supply import Supply
 from fusee_mp.log.tail import Tail
 
@@ -111,7 +111,7 @@ class Log:
             directory.mkdir(parents=True, exist_ok=True)
             Disk(str(directory.parent)).flush_directory()
         real = disk or Disk(str(directory), options.emulated_flush_ms)
-        found, beginning = _opened(directory, real, options, proven_lsn, salt)
+        found, beginning = recover_and_begin(directory, real, options, proven_lsn, salt)
         log = cls(real, options, found, beginning, loop, clock, salt)
         try:
             if disk is None:
@@ -376,29 +376,3 @@ class Log:
             del self._older[0]
             self.metrics.segments_retired += 1
             self._supply.retire(number, size)
-
-
-def _opened(
-    directory: Path, disk: Disk, options: LogOptions, proven_lsn: int, salt: Callable[[], int],
-) -> tuple[Recovered, Beginning]:
-    try:
-        found = recover(directory, proven_lsn=proven_lsn, disk=disk)
-        if found.gaps:
-            raise damage(directory, found.gaps)
-        return found, begin(disk, options, found, salt)
-    except FuseeError:
-        raise
-    except OSError as error:
-        raise StorageError(f"the log in {directory} cannot be opened: {error}. Nothing was lost; mend the disk and start again.") from error
-
-
-def damage(directory: Path, gaps: list[Gap]) -> DamagedLog:
-    """The refusal to open a log with gaps."""
-    gap = gaps[0]
-    more = f" and {len(gaps) - 1} more places" if len(gaps) > 1 else ""
-    return DamagedLog(
-        f"log file {directory}/{gap.file} is damaged at offset {gap.offset}{more}: the batch that begins at LSN {gap.first_lsn} "
-        f"(sequence {gap.sequence}) should be there: {gap.reason}. Nothing was changed. "
-        "Restore the directory from a backup, or put back the file from a copy.",
-        file=str(Path(directory) / gap.file), offset=gap.offset, lsn=gap.first_lsn, sequence=gap.sequence,
-    )

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
+from fusee_mp.errors import DamagedLog
 from fusee_mp.log.disk import Disk
 from fusee_mp.log.format import BATCHES_OFFSET, SegmentHeader, State
 from fusee_mp.log.options import Position, TornTail
@@ -260,3 +261,15 @@ def _located(gap: Gap, found: Recovered, proven_lsn: int) -> Gap:
         return gap
     before = [segment.end_lsn for segment in found.segments if segment.name < gap.file]
     return replace(gap, first_lsn=max(before, default=proven_lsn + 1))
+
+
+def damage(directory: Path, gaps: list[Gap]) -> DamagedLog:
+    """The refusal to open a log with gaps."""
+    gap = gaps[0]
+    more = f" and {len(gaps) - 1} more places" if len(gaps) > 1 else ""
+    return DamagedLog(
+        f"log file {directory}/{gap.file} is damaged at offset {gap.offset}{more}: the batch that begins at LSN {gap.first_lsn} "
+        f"(sequence {gap.sequence}) should be there: {gap.reason}. Nothing was changed. "
+        "Restore the directory from a backup, or put back the file from a copy.",
+        file=str(Path(directory) / gap.file), offset=gap.offset, lsn=gap.first_lsn, sequence=gap.sequence,
+    )
