@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from fusee_mp.cli import options
+from fusee_mp.cli import parent as parent_
 from fusee_mp.cli.main import COMMANDS
 
 HELP = COMMANDS["serve"] + """ DIR (./data unless given) holds everything; it is made when missing.
@@ -28,13 +29,15 @@ hand back first; a second one ends at once. A server that was killed goes on fro
               help="Who waits for the disk: the shard process, a helper of it, or whichever is faster.")
 @click.option("--checkpoint-interval", "checkpoint_interval_ms", type=options.DURATION_MS, default="30s", show_default=True,
               metavar="DURATION", help="How often the store is made safe from a crash of the machine, so that log files can be reused.")
+@parent_.option
 @options.log_level
 @options.as_json
-def command(log_level: str, as_json: bool, listen: tuple[str, ...], **settings: Any) -> int:
+def command(parent: int | None, log_level: str, as_json: bool, listen: tuple[str, ...], **settings: Any) -> int:
     from fusee_mp.errors import Rejected
     from fusee_mp.router.main import print_ready, run
     from fusee_mp.router.options import ServeOptions
 
+    parent_.depend_on(parent)
     options.log_to_stderr(log_level, "router")
     try:
         serve_options = ServeOptions(listen=listen, **settings)

@@ -17,7 +17,7 @@ HEAD = ("SHARD", "STATE", "WORKER", "EPOCH", "DURABLE LSN", "APPLIED LSN", "CLIE
 @options.address
 @options.as_json
 def command(timeout_ms: int, address: str, as_json: bool) -> None:
-    facts = server_status(address, timeout_ms)
+    facts = asyncio.run(ask_server_status(address, timeout_ms))
     if as_json:
         say_json(facts)
         return
@@ -30,12 +30,8 @@ def command(timeout_ms: int, address: str, as_json: bool) -> None:
             click.echo(f"Shard {shard['shard']} takes no new work: {shard['refusal']}")
 
 
-def server_status(address: str, timeout_ms: int) -> dict[str, Any]:
+async def ask_server_status(address: str, timeout_ms: int) -> dict[str, Any]:
     """What the router says about the whole server. Raises Unavailable."""
-    return asyncio.run(_server_status(address, timeout_ms))
-
-
-async def _server_status(address: str, timeout_ms: int) -> dict[str, Any]:
     from fusee_mp.errors import Unavailable
     from fusee_mp.sdk.address import parse_address
     from fusee_mp.sdk.connection import Connection, connect
@@ -45,7 +41,7 @@ async def _server_status(address: str, timeout_ms: int) -> dict[str, Any]:
     connection = await connect(parse_address(address), lambda: Connection(Preface(ConnectionKind.CONTROL)))
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            answer = m.decode(await connection.ask(m.Status()))
+            answer = await connection.ask(m.Status())
     except TimeoutError:
         raise Unavailable(f"the router at {address} did not answer within {timeout_ms / 1000:g} s", address=address) from None
     finally:

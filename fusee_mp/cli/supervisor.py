@@ -4,7 +4,7 @@
 #         threads, and no signal can be missed.
 # Rule 2: a child that dies is started again after a pause that grows with every death and shrinks back after a good while of work.
 # Rule 3: a child that says "wrong use" will say so again: all end with that code.
-# Rule 4: children die with the supervisor (see work.depend_on). They have sessions of their own, so that a Ctrl-C at the terminal
+# Rule 4: children die with the supervisor (see parent.py). They have sessions of their own, so that a Ctrl-C at the terminal
 #         reaches the supervisor alone, which then asks each child once.
 """`supervise`: N worker processes of one module."""
 from __future__ import annotations
@@ -56,7 +56,7 @@ def supervise(module: str, processes: int, max_shards: int | None, name: str, fl
     """Keep so many workers running until SIGTERM or SIGINT; the exit code. Raises Unavailable when there is no server at first."""
     shards = ask(address, _shards, CONNECT_MS)
     share = -(-shards // processes) if max_shards is None else max_shards
-    base = [sys.executable, "-m", "fusee_mp.cli", "worker", module, f"--max-shards={share}", f"--supervisor={os.getpid()}", *flags]
+    base = [sys.executable, "-m", "fusee_mp.cli", "worker", module, f"--max-shards={share}", f"--parent={os.getpid()}", "--patient", *flags]
     children = [Child([*base, *([f"--name={name}-{number}"] if name else [])]) for number in range(1, processes + 1)]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import logging
 import os
@@ -24,7 +23,6 @@ LOG: Final = logging.getLogger("fusee_mp.worker")
 STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 REJOIN_FIRST_S: Final = 0.1
 REJOIN_MOST_S: Final = 2.0
-_PR_SET_PDEATHSIG: Final = 1
 
 
 @dataclass(frozen=True)
@@ -37,24 +35,14 @@ class Job:
     as_json: bool
 
 
-def work(job: Job, supervisor: int | None) -> int:
-    """Run a worker until SIGTERM or SIGINT; the exit code. Raises Unavailable when there is no server at the first start."""
-    if supervisor is not None:
-        depend_on(supervisor)
+def work(job: Job, is_patient: bool) -> int:
+    """Run a worker until SIGTERM or SIGINT; the exit code. Raises Unavailable when there is no server at first, unless it is patient."""
+    # A supervisor has them blocked, and a child begins as its parent was.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     program = load(job.module)
     gc.freeze()
-    run_on_fast_loop(_until_stopped(job, program, is_patient=supervisor is not None))
+    run_on_fast_loop(_until_stopped(job, program, is_patient))
     return 0
-
-
-def depend_on(supervisor: int) -> None:
-    """End when the supervisor does, however it ends. A kill loses nothing: what was not recorded runs again elsewhere."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != supervisor:
-        sys.exit(0)
-    # The supervisor has its own signals blocked, and a child begins as its parent was.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOPS, signal.SIGCHLD))
 
 
 def run_on_fast_loop(body: Coroutine[Any, Any, None]) -> None:

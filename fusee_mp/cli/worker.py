@@ -5,6 +5,7 @@ import os
 import click
 
 from fusee_mp.cli import options
+from fusee_mp.cli import parent as parent_
 from fusee_mp.cli.main import COMMANDS
 
 HELP = COMMANDS["worker"] + """
@@ -26,19 +27,21 @@ away the worker waits for it, but at its first start there must be one.
 @click.option("--grace", "grace_ms", type=options.DURATION_MS, default="30s", show_default=True, metavar="DURATION",
               help="How long running steps may go on when the worker is told to end.")
 @click.option("--name", default="", help="The worker's name, which must be its own.  [default: host name and process ID]")
-@click.option("--supervisor", type=int, hidden=True, help="The process that started this one, and whose end ends it.")
+@click.option("--patient", "is_patient", is_flag=True, hidden=True, help="Wait for the server at the first start too.")
+@parent_.option
 @options.log_level
 @options.address
 @options.as_json
 def command(
-    module: str, processes: int, max_shards: int | None, grace_ms: int, name: str, supervisor: int | None, log_level: str, address: str,
+    module: str, processes: int, max_shards: int | None, grace_ms: int, name: str, is_patient: bool, parent: int | None, log_level: str, address: str,
     as_json: bool,
 ) -> int:
+    parent_.depend_on(parent)
     if processes == 1:
         from fusee_mp.cli.work import Job, work
 
         options.log_to_stderr(log_level, f"worker-{os.getpid()}")
-        return work(Job(module, address, max_shards or 0, grace_ms, name, as_json), supervisor)
+        return work(Job(module, address, max_shards or 0, grace_ms, name, as_json), is_patient)
 
     from fusee_mp.cli.supervisor import supervise
 
