@@ -13,9 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from fusee_mp.core.calls import Call, Outcome, ResultCall, StartCall, Started
-from fusee_mp.errors import Unavailable
+from fusee_mp.errors import ProtocolError, Unavailable
 from fusee_mp.sdk.address import Address, parse_address
-from fusee_mp.sdk.connection import Connection, connect
+from fusee_mp.sdk.connection import Connection, Lost, connect
 from fusee_mp.sdk.methods import Methods
 from fusee_mp.store.reads import question
 from fusee_mp.wire import messages as m
@@ -25,6 +25,8 @@ RECONNECT_FIRST_S: Final = 0.05
 RECONNECT_MOST_S: Final = 1.0
 # How long a server may be away before a call that waits for it gives up.
 AWAY_S: Final = 30.0
+# A call that was lost after it waited for so long was lost by a new trouble.
+GOOD_WHILE_S: Final = 15.0
 
 _ANSWERS: Final[dict[type, msgspec.msgpack.Decoder[Any]]] = {
     StartCall: msgspec.msgpack.Decoder(Started), ResultCall: msgspec.msgpack.Decoder(Outcome),
@@ -66,12 +68,7 @@ class Client(Methods):
 
     async def _greet(self, preface: Preface) -> ShardConnection:
         connection = await connect(self._address, lambda: ShardConnection(preface))
-        try:
-            welcome = m.decode(await connection.ask(m.ClientHello(self._client_name)))
-        except BaseException:
-            connection.abort("it was not welcomed")
-            raise
-        assert isinstance(welcome, m.ClientWelcome)
+        welcome = await connection.greet(m.ClientHello(self._client_name), m.ClientWelcome)
         self._shards = welcome.shards
         return connection
 
@@ -89,25 +86,24 @@ class Client(Methods):
         """Ask until there is an answer; across restarts of the server, marked as a repeat."""
         self._check_usable()
         loop = asyncio.get_running_loop()
-        pause, away_since, repeat = RECONNECT_FIRST_S, None, False
+        pause, away_since, repeat = RECONNECT_FIRST_S, loop.time(), False
         while True:
+            asked_at = loop.time()
             try:
                 connection = await self._connection(shard)
-                pause, away_since = RECONNECT_FIRST_S, None
-                reply = m.decode(await connection.ask(m.Call(method, args, repeat), shard))
-            except Unavailable as e:
-                connection_lost = self._connections.get(shard)
-                if connection_lost is not None and connection_lost.is_open:
-                    raise  # the server's own word
+                reply = await connection.ask(m.Call(method, args, repeat), shard)
+            except Lost as e:
                 now = loop.time()
-                away_since = now if away_since is None else away_since
+                if now - asked_at > GOOD_WHILE_S:
+                    pause, away_since = RECONNECT_FIRST_S, now
                 if self._is_closed or now - away_since > AWAY_S:
                     raise Unavailable(f"{e.message} (tried for {now - away_since:.0f} s)", address=str(self._address)) from None
                 repeat = True
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, RECONNECT_MOST_S)
             else:
-                assert isinstance(reply, m.Reply)
+                if not isinstance(reply, m.Reply):
+                    raise ProtocolError(f"expected REPLY to a call, found {type(reply).KIND.name}: upgrade the older side")
                 return reply.value
 
     async def _call(self, shard: int, call: Call) -> Any:

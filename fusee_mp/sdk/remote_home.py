@@ -7,16 +7,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from fusee_mp.bounds import FRAME_BYTES_MAX, KIB, MIB, RECORD_BYTES_MAX
 from fusee_mp.core.calls import decode_call
-from fusee_mp.core.records import unframe
-from fusee_mp.errors import FuseeError, LeaseLost, Rejected, Unavailable
+from fusee_mp.core.records import LENGTH_BYTES, unframe
+from fusee_mp.errors import FuseeError, LeaseLost, ProtocolError, Rejected
 from fusee_mp.runtime.shard_runtime import ShardRuntime
 from fusee_mp.sdk.connection import Connection
 from fusee_mp.store.reads import question
@@ -27,8 +29,10 @@ from fusee_mp.wire.kinds import Kind
 from fusee_mp.wire.preface import ConnectionKind, Preface
 from fusee_mp.wire.records import pack_records
 
-PING_S: Final = 1.0
+LOG: Final = logging.getLogger("fusee_mp.worker")
 ACT_S: Final = 4.0
+RELAY_BYTES: Final = 1 * MIB
+assert RELAY_BYTES + RECORD_BYTES_MAX + 64 * KIB < FRAME_BYTES_MAX
 _APPEND: Final = struct.Struct("<QI")
 _DURABLE: Final = struct.Struct("<QQQ")
 _clock: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -38,6 +42,9 @@ Reply = Callable[[Any, "FuseeError | None"], None]
 
 class RemoteHome(Connection):
     """A lease over one connection. `local` finds the runtime of another shard that this process holds, or None."""
+
+    beat_s = 1.0
+    beats_max = 10
 
     def __init__(
         self, shard: int, local: Callable[[int], ShardRuntime | None], on_lost: Callable[[RemoteHome, str], None],
@@ -53,18 +60,17 @@ class RemoteHome(Connection):
         self._sender_epochs: dict[int, int] = {}
         self._calls: dict[int, Reply] = {}
         self._answered_ping = 0.0
-        self._pinging: asyncio.TimerHandle | None = None
         self._early: list[Frame] = []
+        self.gone = asyncio.Event()
 
     async def lease(self, worker: str, instance: str) -> State:
         """Ask for the lease. Raises the FuseeError of a refusal, Unavailable."""
         asked_at = time.clock_gettime(_clock)
-        granted = m.decode(await self.ask(m.Lease(worker, instance, self.shard), self.shard))
+        granted = await self.ask(m.Lease(worker, instance, self.shard), self.shard)
         if not isinstance(granted, m.Granted):
-            raise Unavailable(f"shard {self.shard} did not grant its lease: {granted!r}")
+            raise ProtocolError(f"expected GRANTED from shard {self.shard}, found {type(granted).KIND.name}: upgrade the older side")
         self.epoch, self.base_lsn = granted.epoch, granted.base_lsn
         self._answered_ping = asked_at
-        self._ping()
         return msgspec.msgpack.decode(granted.state, type=State)
 
     def attach(self, runtime: ShardRuntime) -> None:
@@ -91,9 +97,9 @@ class RemoteHome(Connection):
         return time.clock_gettime(_clock) - self._answered_ping < ACT_S
 
     async def read(self, method: str, args: tuple[Any, ...], min_lsn: int = 0) -> Any:
-        frame = await self.ask(m.Read(method, msgspec.msgpack.encode(args)), self.shard, self.epoch)
-        value = m.decode(frame)
-        assert isinstance(value, m.Value)
+        value = await self.ask(m.Read(method, msgspec.msgpack.encode(args), min_lsn), self.shard, self.epoch)
+        if not isinstance(value, m.Value):
+            raise ProtocolError(f"expected VALUE from shard {self.shard}, found {type(value).KIND.name}: upgrade the older side")
         return msgspec.msgpack.decode(value.value, type=question(method).result)
 
     def relay(self, to: int, messages: Sequence[tuple[int, bytes]]) -> None:
@@ -102,7 +108,8 @@ class RemoteHome(Connection):
             # From a callback of its own: the receiving runtime must not run within the sending one.
             local.loop.call_soon(local.deliver, self.shard, [message for _, message in messages])
             return
-        self.send(m.Relay(to, messages[0][0], pack_records([message for _, message in messages])), 0, self.shard, self.epoch)
+        for some in _by_size(messages):
+            self.send(m.Relay(to, some[0][0], pack_records([message for _, message in some])), 0, self.shard, self.epoch)
 
     def relay_ack(self, sender: int, through: int) -> None:
         local = self._local(sender)
@@ -159,7 +166,10 @@ class RemoteHome(Connection):
         deliver = m.decode(frame)
         assert isinstance(deliver, m.Deliver)
         self._sender_epochs[deliver.source] = frame.epoch
-        runtime.deliver(deliver.source, unframe(deliver.entries))
+        try:
+            runtime.deliver(deliver.source, unframe(deliver.entries))
+        except ValueError as e:  # nothing was taken: the sender sends again, and again until it is mended
+            LOG.error("shard %d: messages %d.. of shard %d cannot be read: %s", self.shard, deliver.first, deliver.source, e)
 
     def _call(self, runtime: ShardRuntime, frame: Frame) -> None:
         message = m.decode(frame)
@@ -185,9 +195,8 @@ class RemoteHome(Connection):
 
     # Liveness.
 
-    def _ping(self) -> None:
-        self.send(m.Ping(int(time.clock_gettime(_clock) * 1e6)))
-        self._pinging = asyncio.get_running_loop().call_later(PING_S, self._ping)
+    def stamp(self) -> int:
+        return int(time.clock_gettime(_clock) * 1e6)
 
     def _ponged(self, frame: Frame) -> None:
         pong = m.decode(frame)
@@ -198,7 +207,17 @@ class RemoteHome(Connection):
             self.runtime.work()
 
     def lost(self, reason: str) -> None:
-        if self._pinging is not None:
-            self._pinging.cancel()
         super().lost(reason)
+        self.gone.set()
         self._on_lost(self, reason)
+
+
+def _by_size(messages: Sequence[tuple[int, bytes]]) -> Iterator[Sequence[tuple[int, bytes]]]:
+    """The messages in pieces that fit a frame with room to spare."""
+    start = size = 0
+    for at, (_, message) in enumerate(messages):
+        if size and size + len(message) > RELAY_BYTES:
+            yield messages[start:at]
+            start, size = at, 0
+        size += len(message) + LENGTH_BYTES
+    yield messages[start:]

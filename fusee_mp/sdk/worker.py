@@ -29,12 +29,19 @@ from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.engine import clock_ms
 from fusee_mp.sdk.registry import WorkflowRegistry
 from fusee_mp.sdk.remote_home import RemoteHome
+from fusee_mp.store.results import State
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame
 from fusee_mp.wire.kinds import Kind
 from fusee_mp.wire.preface import ConnectionKind, Preface
 
 LOG: Final = logging.getLogger("fusee_mp.worker")
+# A session that ended sooner was refused; asking at once would be asking in a circle.
+GOOD_SESSION_S: Final = 1.0
+DISMISSED_MOST_S: Final = 30.0
+# The router takes an assignment back after 10 s.
+ASSIGNED_S: Final = 8.0
+CLOSING_POLL_MOST_S: Final = 0.05
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
@@ -84,6 +91,7 @@ class Worker:
         self.engine = Client(address, self.name)
         self._runtimes: dict[int, ShardRuntime] = {}
         self._homes: dict[int, RemoteHome] = {}
+        self._taking: set[int] = set()
         self._shards = 0
         self._session: Session | None = None
         self._crew: Crew
@@ -142,28 +150,29 @@ class Worker:
         session = await connect(self._address, lambda: Session(self))
         hello = m.Hello(self.name, self._instance, list(self._registry), self._max_shards, 0, fusee_mp.__version__)
         self._session = session
-        welcome = m.decode(await session.ask(hello))
-        if not isinstance(welcome, m.Welcome):
-            raise Unavailable(f"the router at {self._address} did not welcome this worker: {welcome!r}")
+        welcome = await session.greet(hello, m.Welcome)
         self._shards = welcome.shards
 
     async def _stay(self) -> None:
         """Keep a session with the router, for ever."""
-        pause = RECONNECT_FIRST_S
-        while not self._is_leaving:
-            session = self._session
-            if session is not None:
-                reason = await asyncio.shield(session.ended)
-                self._session = None
-                if not self._is_leaving:
-                    LOG.warning("worker %s lost its session with %s: %s; connecting again", self.name, self._address, reason)
+        loop, pause, most = asyncio.get_running_loop(), RECONNECT_FIRST_S, RECONNECT_MOST_S
+        while True:
+            began = loop.time()
             try:
-                await self._join()
-                pause = RECONNECT_FIRST_S
+                if self._session is None:
+                    await self._join()
+                assert self._session is not None
+                reason, most = await self._session.ended, DISMISSED_MOST_S
             except FuseeError as e:
-                LOG.debug("worker %s cannot connect: %s", self.name, e)
-                await asyncio.sleep(pause * (0.5 + random.random() / 2))
-                pause = min(pause * 2, RECONNECT_MOST_S)
+                reason, most = e.message, RECONNECT_MOST_S
+            self._session = None
+            if self._is_leaving:
+                return
+            LOG.warning("worker %s has no session with %s: %s; connecting again", self.name, self._address, reason)
+            if loop.time() - began > GOOD_SESSION_S:
+                pause = RECONNECT_FIRST_S
+            await asyncio.sleep(pause * (0.5 + random.random() / 2))
+            pause = min(pause * 2, most)
 
     def _spawn(self, body: Any) -> None:
         task = asyncio.get_running_loop().create_task(body)
@@ -173,31 +182,47 @@ class Worker:
     # Shards.
 
     def _assigned(self, shard: int) -> None:
-        if self._is_leaving or shard in self._homes:
-            return
-        self._spawn(self._take(shard))
+        if not self._is_leaving and shard not in self._taking:
+            self._taking.add(shard)
+            self._spawn(self._take(shard))
 
     async def _take(self, shard: int) -> None:
         """Lease a shard and take over its runs."""
         home: RemoteHome | None = None
         try:
+            await self._old_lease_gone(shard)
             home = await connect(self._address, lambda: RemoteHome(shard, self._local, self._lost))
             self._homes[shard] = home
-            state = await home.lease(self.name, self._instance)
-            runtime = ShardRuntime(shard, self._shards, self._registry, home, clock=clock_ms, draw=random.random, crew=self._crew)
-            self._runtimes[shard] = runtime
-            self._crew.shards = list(self._runtimes.values())
-            home.attach(runtime)
-            await runtime.take_over(home.base_lsn, state)
-            LOG.info("worker %s holds shard %d (epoch %d)", self.name, shard, home.epoch)
-            self._holds_one.set()
-        except FuseeError as e:
-            LOG.warning("worker %s could not take shard %d: %s", self.name, shard, e)
+            await self._take_over(shard, home, await home.lease(self.name, self._instance))
+        except Exception as e:
+            is_ours = not isinstance(e, FuseeError)
+            level = logging.ERROR if is_ours else logging.WARNING
+            LOG.log(level, "worker %s could not take shard %d: %s", self.name, shard, e, exc_info=is_ours)
             if home is not None:
                 home.abort(str(e))
-            self._homes.pop(shard, None)
             if self._session is not None:
                 self._session.send(m.Released(shard))
+        finally:
+            self._taking.discard(shard)
+
+    async def _old_lease_gone(self, shard: int) -> None:
+        """The router, over its own connection, may hear of a lease's end before this side does over the lease's."""
+        home = self._homes.get(shard)
+        if home is not None:
+            try:
+                async with asyncio.timeout(ASSIGNED_S):
+                    await home.gone.wait()
+            except TimeoutError:
+                raise Unavailable(f"this worker holds shard {shard} already") from None
+
+    async def _take_over(self, shard: int, home: RemoteHome, state: State) -> None:
+        runtime = ShardRuntime(shard, self._shards, self._registry, home, clock=clock_ms, draw=random.random, crew=self._crew)
+        self._runtimes[shard] = runtime
+        self._crew.shards = list(self._runtimes.values())
+        home.attach(runtime)
+        await runtime.take_over(home.base_lsn, state)
+        LOG.info("worker %s holds shard %d (epoch %d)", self.name, shard, home.epoch)
+        self._holds_one.set()
 
     def _local(self, shard: int) -> ShardRuntime | None:
         runtime = self._runtimes.get(shard)
@@ -236,10 +261,12 @@ class Worker:
         runtimes = list(self._runtimes.items())
         for _, runtime in runtimes:
             runtime.drain()
+        pause = 0.001
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._grace_s):
                 while any(runtime.bodies or runtime.durable_lsn < runtime.lsn for _, runtime in runtimes if not runtime.is_closed):
-                    await asyncio.sleep(0.002)
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 1.5, CLOSING_POLL_MOST_S)
         for shard, runtime in runtimes:
             home = self._homes.get(shard)
             runtime.close(LeaseLost(f"shard {shard} was handed back"))
@@ -255,6 +282,8 @@ class Worker:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for home in list(self._homes.values()):  # one that was being taken
+            home.abort("the worker leaves")
         if hasattr(self, "_crew"):
             self._crew.close()
         await self._stack.aclose()

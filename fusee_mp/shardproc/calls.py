@@ -2,18 +2,21 @@
 #
 # Rule 1: a call stays here until it is answered or nobody waits for it. At each grant the unanswered ones go to the new holder,
 #         marked as repeats, since the old one may have carried them out.
-# Rule 2: the number of calls that wait is bounded; beyond it a caller hears Busy, and nothing of its call was recorded.
+# Rule 2: what waits is bounded in number and in bytes; beyond it a caller hears Busy, and nothing of its call was recorded.
 # Rule 3: what the store can answer (reads, the result of a finished run) needs no worker.
 from __future__ import annotations
 
+import asyncio
 import itertools
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fusee_mp.errors import Busy, FuseeError, Rejected, StorageFull
+from fusee_mp.bounds import ANSWER_BYTES_MAX, CALLS_WAITING_BYTES_MAX, CALLS_WAITING_MAX, READS_WAITING_MAX
 from fusee_mp.core.calls import Outcome, decode_call
+from fusee_mp.errors import Busy, FuseeError, Rejected, StorageFull
 from fusee_mp.store.reads import READS
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, encode_frame
@@ -23,19 +26,20 @@ from fusee_mp.wire.stream import Stream
 if TYPE_CHECKING:
     from fusee_mp.shardproc.process import ShardProcess
 
-WAITING_MAX: Final = 10_000
-READ_TIMEOUT_S: Final = 30.0
+READ_TIMEOUT_S: Final = 10.0
 # What travels as a call but is answered by the keeper, with everything durable applied.
 CLIENT_READS: Final = frozenset(("status", "describe", "list", "count", "tally"))
 assert CLIENT_READS <= set(READS)
+# Calls that wait for what the store may have already.
+_WAITS: Final = frozenset(("result", "started"))
 # Answers go to who asked: a client's connection, or the link to another shard process.
 Answer = Callable[[bytes], None]
 
 
 class Pending:
-    """A call that the worker has not answered."""
+    """A call that is not answered: by the worker, or, with `reading`, by the keeper."""
 
-    __slots__ = ("answer", "request", "shard", "owner", "call")
+    __slots__ = ("answer", "request", "shard", "owner", "call", "reading")
 
     def __init__(self, answer: Answer, frame: Frame, owner: object, call: m.Call) -> None:
         self.answer = answer
@@ -43,9 +47,10 @@ class Pending:
         self.shard = frame.shard
         self.owner = owner
         self.call = call
+        self.reading: asyncio.Task[None] | None = None
 
-    def reply(self, frame: Frame) -> None:
-        self.answer(encode_frame(frame.kind, frame.body, self.request, self.shard))
+    def reply(self, value: bytes) -> None:
+        self.answer(m.encode(m.Reply(value), self.request, self.shard))
 
     def fail(self, error: FuseeError) -> None:
         self.answer(m.encode(m.error_message(error), self.request, self.shard))
@@ -58,28 +63,62 @@ class ClientCalls:
         self._process = process
         self._ids = itertools.count(1)
         self._pending: dict[int, Pending] = {}
+        self._by_asker: dict[tuple[object, int], int] = {}
+        self._bytes = self._reads = 0
+        self._unlooked: deque[int] = deque()  # calls whose answer the store may have, while nobody holds the shard
+        self._looking: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._pending)
 
     def take(self, frame: Frame, answer: Answer, owner: object) -> None:
-        """A call on this shard came in."""
+        """A call on this shard came in. Raises ProtocolError when it cannot be read."""
         call = m.decode(frame)
         assert isinstance(call, m.Call)
         pending = Pending(answer, frame, owner, call)
+        refusal = self._refusal(call)
+        if refusal is not None:
+            pending.fail(refusal)
+            return
+        id = self._keep(pending)
         if call.method in CLIENT_READS:
-            self._process.spawn(self._read(pending))
-        elif call.method == "start" and (refusal := self._process.host.refusal):
-            pending.fail(StorageFull(f"shard {self._process.shard} starts nothing new: {refusal}"))
-        elif len(self._pending) >= WAITING_MAX:
-            pending.fail(Busy(f"shard {self._process.shard} has {WAITING_MAX} calls waiting. Nothing was recorded: try again later"))
-        else:
-            id = next(self._ids)
-            self._pending[id] = pending
-            if self._process.lease is not None:
-                self._forward(id, pending, call.repeat)
-            elif call.method == "result":
-                self._process.spawn(self._finished_result(id, pending))
+            self._reads += 1
+            pending.reading = self._process.spawn(self._read(id, pending))
+        elif self._process.lease is not None:
+            self._forward(id, pending, call.repeat)
+        elif call.method in _WAITS:
+            self._look([id])
+
+    def _refusal(self, call: m.Call) -> FuseeError | None:
+        shard = self._process.shard
+        if call.method == "start" and (why := self._process.host.refusal):
+            return StorageFull(f"shard {shard} starts nothing new: {why}")
+        if call.method in CLIENT_READS and self._reads >= READS_WAITING_MAX:
+            return Busy(f"shard {shard} has {self._reads} questions waiting for its store: try again later")
+        if len(self._pending) >= CALLS_WAITING_MAX or self._bytes + len(call.args) > CALLS_WAITING_BYTES_MAX:
+            return Busy(
+                f"shard {shard} has {len(self._pending)} calls of {self._bytes} bytes waiting. Nothing of this one was recorded: try later"
+            )
+        return None
+
+    def _keep(self, pending: Pending) -> int:
+        id = next(self._ids)
+        self._pending[id] = pending
+        self._by_asker[pending.owner, pending.request] = id
+        self._bytes += len(pending.call.args)
+        return id
+
+    def _done(self, id: int) -> Pending | None:
+        """Take a call out, if nobody has."""
+        pending = self._pending.pop(id, None)
+        if pending is not None:
+            self._bytes -= len(pending.call.args)
+            self._by_asker.pop((pending.owner, pending.request), None)
+            if pending.reading is not None:
+                self._reads -= 1
+        return pending
+
+    # The worker.
 
     def _forward(self, id: int, pending: Pending, repeat: bool) -> None:
         lease = self._process.lease
@@ -89,52 +128,89 @@ class ClientCalls:
 
     def granted(self) -> None:
         """There is a new holder: it gets everything that is not answered."""
+        self._unlooked.clear()
         for id, pending in list(self._pending.items()):
-            self._forward(id, pending, True)
+            if pending.reading is None:
+                self._forward(id, pending, True)
+
+    def freed(self) -> None:
+        """Nobody holds the shard: the store may have what some wait for."""
+        self._look([id for id, pending in self._pending.items() if pending.call.method in _WAITS])
 
     def answered(self, frame: Frame) -> None:
         """The worker answers."""
-        pending = self._pending.pop(frame.request, None)
+        pending = self._done(frame.request)
         if pending is not None:
-            pending.reply(frame)
+            pending.answer(encode_frame(frame.kind, frame.body, pending.request, pending.shard))
+
+    # Who asked.
 
     def cancel(self, owner: object, request: int) -> None:
         """Who asked no longer waits for this one."""
-        for id, pending in self._pending.items():
-            if pending.owner is owner and pending.request == request:
-                self._drop(id)
-                return
+        id = self._by_asker.get((owner, request))
+        if id is not None:
+            self._drop(id)
 
     def forget(self, owner: object) -> None:
         """Who asked is gone."""
-        for id in [id for id, pending in self._pending.items() if pending.owner is owner]:
+        for id in [id for id, pending in self._pending.items() if pending.owner == owner]:
             self._drop(id)
 
     def _drop(self, id: int) -> None:
-        del self._pending[id]
+        pending = self._done(id)
+        assert pending is not None
         lease = self._process.lease
-        if lease is not None:
+        if pending.reading is not None:
+            pending.reading.cancel()
+        elif lease is not None:
             lease.connection.send(m.Cancel(), id, self._process.shard, lease.epoch)
 
-    async def _read(self, pending: Pending) -> None:
+    # The keeper.
+
+    async def _read(self, id: int, pending: Pending) -> None:
         host = self._process.host
         try:
             value = await host.read_bytes(pending.call.method, pending.call.args, host.durable_lsn, READ_TIMEOUT_S)
+            if len(value) > ANSWER_BYTES_MAX:
+                method = pending.call.method
+                raise Rejected(f'the answer to "{method}" has {len(value)} bytes, over {ANSWER_BYTES_MAX}: ask for less at once')
+            for frame in m.encode_answer(m.Reply, value, pending.request, pending.shard):
+                if isinstance(pending.owner, Stream):
+                    await pending.owner.room()
+                pending.answer(frame)
         except FuseeError as e:
             pending.fail(e)
-        else:
-            pending.answer(m.encode(m.Reply(value), pending.request, pending.shard))
+        finally:
+            self._done(id)
 
-    async def _finished_result(self, id: int, pending: Pending) -> None:
+    def _look(self, ids: list[int]) -> None:
+        self._unlooked.extend(ids)
+        if self._unlooked and self._looking is None:
+            self._looking = self._process.spawn(self._look_all())
+
+    async def _look_all(self) -> None:
+        """Ask the store for one after the other, until there is a worker to ask."""
+        try:
+            while self._unlooked:
+                id = self._unlooked.popleft()
+                pending = self._pending.get(id)
+                if pending is not None:
+                    await self._look_up(id, pending)
+        finally:
+            self._looking = None
+
+    async def _look_up(self, id: int, pending: Pending) -> None:
         host = self._process.host
         try:
             call: Any = decode_call(pending.call.args)
             found = await host.read("find", (call.id,), host.durable_lsn)
         except (FuseeError, msgspec.DecodeError):
             return  # the worker that comes will say what is wrong
-        if found is not None and found.finished is not None and self._pending.pop(id, None) is not None:
-            value = msgspec.msgpack.encode(Outcome(found.status, found.result or b"", found.reason, found.type))
-            pending.answer(m.encode(m.Reply(value), pending.request, pending.shard))
+        if found is None or pending.call.method == "result" and found.finished is None:
+            return
+        value = Outcome(found.status, found.result or b"", found.reason, found.type) if pending.call.method == "result" else None
+        if self._done(id) is not None:
+            pending.reply(msgspec.msgpack.encode(value))
 
 
 class ClientConnection(Stream):

@@ -120,6 +120,11 @@ class ShardHost:
         return self._keeper.applied_lsn
 
     @property
+    def pending_bytes(self) -> int:
+        """Appended and not yet written."""
+        return self._log.pending_bytes
+
+    @property
     def keeper_pid(self) -> int:
         return self._keeper.pid
 
@@ -227,14 +232,24 @@ class ShardHost:
             try:
                 return await ask()
             except Unavailable:
-                left = deadline - asyncio.get_running_loop().time()
-                if self._is_closing or left <= 0 or keeper is self._keeper and self._keeper_up.is_set() and not keeper.has_ended:
+                if self._is_closing or keeper is self._keeper and not keeper.has_ended:
+                    raise  # its own word
+                if not await self._other_keeper(keeper, deadline):
                     raise
-                async with asyncio.timeout(left):
-                    await self._keeper_up.wait()
 
-    async def close(self) -> None:
-        """Flush and seal the log, fold and checkpoint it if so configured, end both processes, give the lock back."""
+    async def _other_keeper(self, ended: Keeper, deadline: float) -> bool:
+        """Wait for the keeper that follows one that has ended; False when it does not come in time."""
+        if self._keeper is ended:
+            self._keeper_up.clear()  # its end may not have been reported yet
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._keeper_up.wait()
+        except TimeoutError:
+            return False
+        return not self._is_closing
+
+    async def close(self, *, hurried: bool = False) -> None:
+        """Flush and seal the log, fold and checkpoint it if so configured and not `hurried`, end both processes, give the lock back."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -245,7 +260,7 @@ class ShardHost:
             await self._log.close()
             self._keeper.publish(self._log.durable_position)
         finally:
-            await self._keeper.close(checkpoint=self._options.checkpoint_on_close)
+            await self._keeper.close(checkpoint=self._options.checkpoint_on_close and not hurried)
             self._lock.release()
 
 

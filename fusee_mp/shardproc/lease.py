@@ -3,17 +3,20 @@
 # Rule 1: only the holder of the current epoch appends; anything under another epoch is refused at the door.
 # Rule 2: what a lease accepted is flushed before the next grant is answered: the grant's record follows it in the log.
 # Rule 3: silence ends a lease, but only silence in which this process listened: when its own loop was held up, the time does
-#         not count against the worker.
+#         not count against the worker, nor does the time in which it did not listen to the worker because the disk was behind.
+# Rule 4: what a holder sends and the disk has not taken is bounded: beyond the bound it is not listened to.
 from __future__ import annotations
 
 import asyncio
 import struct
 from typing import TYPE_CHECKING, Final
 
+from fusee_mp.bounds import APPENDED_BYTES_MAX
 from fusee_mp.errors import FuseeError, ProtocolError
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame
 from fusee_mp.wire.kinds import Kind
+from fusee_mp.wire.records import are_records
 from fusee_mp.wire.stream import Stream
 
 if TYPE_CHECKING:
@@ -85,15 +88,19 @@ class WorkerConnection(Stream):
         first, count = _APPEND.unpack_from(body)
         if first != lease.appended + 1:
             raise ProtocolError(f"append {first} came where {lease.appended + 1} was due: appends are numbered without gaps")
+        records = body[_APPEND.size:]
+        if not count or not are_records(records, count):
+            raise ProtocolError(f"append {first} says that it has {count} records, and its {len(records)} bytes are not that")
+        host = self._process.host
         try:
-            self._process.host.append(body[_APPEND.size:], count)
+            host.append(records, count)
         except FuseeError as e:
             # What is not in the log cannot be acknowledged, and later appends would leave a gap: the worker starts again from the log.
             self._process.end_lease(f"{e.code}: {e.message}")
             return
-        except ValueError as e:
-            raise ProtocolError(str(e)) from e
         lease.appended += count
+        if host.pending_bytes > APPENDED_BYTES_MAX:
+            self.hold_back()
 
     def lost(self, reason: str) -> None:
         self._process.worker_lost(self, reason)
@@ -126,12 +133,14 @@ class LivenessWatch:
         lease = self._process.lease
         if lease is None:
             return
-        now = self._loop.time()
+        now, connection = self._loop.time(), lease.connection
         held_up = now - self._looked_at - self._ping_s
-        if held_up > self._ping_s / 2:
-            lease.connection.heard_at += held_up
+        if connection.is_held_back:
+            connection.heard_at = now
+        elif held_up > self._ping_s / 2:
+            connection.heard_at = min(now, connection.heard_at + held_up)
         self._looked_at = now
-        silent = now - lease.connection.heard_at
+        silent = now - connection.heard_at
         if silent > self._revoke_s:
             self._process.end_lease(f"nothing was heard of the worker for {silent:.1f} s")
         else:

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from fusee_mp.errors import FuseeError, Unavailable
+from fusee_mp.bounds import APPENDED_BYTES_MAX, CALLS_WAITING_MAX
+from fusee_mp.errors import Busy, FuseeError, Rejected, Unavailable
 from fusee_mp.log import LogOptions
 from fusee_mp.ring.fdpass import Channel
 from fusee_mp.ring.link import LinkFds
@@ -70,6 +71,7 @@ class ShardProcess:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._granting: WorkerConnection | None = None
         self._ended: asyncio.Future[int] = self.loop.create_future()
+        self._is_hurried = False
         self._watch = LivenessWatch(self, options.ping_ms / 1000, options.revoke_ms / 1000)
         self._channel = Channel(
             self.loop, socket.socket(fileno=options.control), self._from_router, self._router_gone, m.descriptors_of,
@@ -97,10 +99,11 @@ class ShardProcess:
         self._tell(m.Goodbye(f"{error.code}: {error.message}"))
         self._channel.close()
 
-    def spawn(self, body: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, body: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self.loop.create_task(body)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # The router.
 
@@ -127,6 +130,7 @@ class ShardProcess:
 
     def _router_gone(self, reason: str) -> None:
         LOG.warning("shard %d: the router is gone (%s): sealing the log and ending", self.shard, reason)
+        self._is_hurried = True  # the next server waits for this shard's lock
         self._stop(0)
 
     def _stop(self, code: int) -> None:
@@ -155,6 +159,8 @@ class ShardProcess:
                 make = self._client
             else:
                 raise Unavailable("the router handed over a connection of its own")
+            if sock.family != socket.AF_UNIX:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a client's machine may vanish
             await self.loop.connect_accepted_socket(make, sock)
         except (FuseeError, OSError) as e:
             sock.close()
@@ -178,7 +184,8 @@ class ShardProcess:
         if lease is not None and lease.worker == ask.worker:
             self.end_lease("its worker asked for it anew")  # a new connection, or a new start of the same worker
         if self.lease is not None or self._granting is not None:
-            connection.send(m.Error("busy", f"shard {self.shard} is held by another worker: wait for the router's word"), request, self.shard)
+            busy = m.Error("busy", f"shard {self.shard} is held by another worker: wait for the router's word")
+            connection.send(busy, request, self.shard)
             return
         self._granting = connection
         try:
@@ -211,6 +218,7 @@ class ShardProcess:
         lease.connection.close(reason)
         self._watch.stop()
         self._tell(m.Free(self.shard))
+        self.calls.freed()
 
     def worker_lost(self, connection: WorkerConnection, reason: str) -> None:
         self._workers.discard(connection)
@@ -228,19 +236,21 @@ class ShardProcess:
             self.relay.acknowledge(frame)
         elif kind == Kind.READ:
             assert self.lease is not None
-            self.spawn(self._read(self.lease.connection, frame))
+            read = m.decode(frame)
+            assert isinstance(read, m.Read)
+            self.spawn(self._read(self.lease.connection, frame, read))
         elif kind == Kind.RETURN:
             self.end_lease("the worker handed it back")
 
-    async def _read(self, connection: WorkerConnection, frame: Frame) -> None:
-        read = m.decode(frame)
-        assert isinstance(read, m.Read)
+    async def _read(self, connection: WorkerConnection, frame: Frame, read: m.Read) -> None:
         try:
-            value = await self.host.read_bytes(read.method, read.args)
+            value = await self.host.read_bytes(read.method, read.args, read.min_lsn)
         except FuseeError as e:
             connection.send(m.error_message(e), frame.request, self.shard, frame.epoch)
-        else:
-            connection.send(m.Value(value), frame.request, self.shard, frame.epoch)
+            return
+        for part in m.encode_answer(m.Value, value, frame.request, self.shard, frame.epoch):
+            await connection.room()
+            connection.send_bytes(part)
 
     # The log.
 
@@ -248,6 +258,8 @@ class ShardProcess:
         lease = self.lease
         if lease is not None and lsn > lease.base_lsn:
             self._progress(lease)
+            if lease.connection.is_held_back and self.host.pending_bytes <= APPENDED_BYTES_MAX // 2:
+                lease.connection.go_on()
 
     def _applied(self, lsn: int) -> None:
         lease = self.lease
@@ -269,9 +281,17 @@ class ShardProcess:
     def call(self, frame: Frame, answer: Callable[[bytes], None], owner: ClientConnection) -> None:
         if frame.shard == self.shard:
             self.calls.take(frame, answer, owner)
-        elif frame.shard >= self.shards or not self.forwarded.send(frame, answer, owner):
-            error = Unavailable(f"shard {frame.shard} of {self.shards} cannot be reached from shard {self.shard} now: try again")
+        elif error := self._forward(frame, answer, owner):
             answer(m.encode(m.error_message(error), frame.request, frame.shard))
+
+    def _forward(self, frame: Frame, answer: Callable[[bytes], None], owner: ClientConnection) -> FuseeError | None:
+        if frame.shard >= self.shards:
+            return Rejected(f"there is no shard {frame.shard}: this server has shards 0 to {self.shards - 1}")
+        if len(self.forwarded) >= CALLS_WAITING_MAX:
+            return Busy(f"{CALLS_WAITING_MAX} calls wait here for other shards. Nothing of this one was recorded: try again later")
+        if not self.forwarded.send(frame, answer, owner):
+            return Unavailable(f"shard {frame.shard} cannot be reached from shard {self.shard} now: try again")
+        return None
 
     def cancel_call(self, frame: Frame, owner: ClientConnection) -> None:
         self.calls.cancel(owner, frame.request)
@@ -290,5 +310,5 @@ class ShardProcess:
         for task in list(self._tasks):
             task.cancel()
         self.relay.close()
-        await self.host.close()
+        await self.host.close(hurried=self._is_hurried)
         self._channel.close()

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fusee_mp.bounds import MIB
-from fusee_mp.errors import FuseeError, Unavailable
+from fusee_mp.errors import FuseeError, ProtocolError, Unavailable
 from fusee_mp.ring.link import Link, LinkFds
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, decode_frame, encode_frame
@@ -32,7 +31,7 @@ class Relay:
     def __init__(self, process: ShardProcess) -> None:
         self._process = process
         self._links: dict[int, Link] = {}
-        self._kept: deque[bytes] = deque()
+        self._kept: dict[tuple[int, int], bytes] = {}
         self._kept_bytes = 0
 
     def connect(self, shard: int, ends: LinkFds) -> None:
@@ -68,6 +67,8 @@ class Relay:
         """The holder sends messages to another shard, or to its own."""
         message = m.decode(frame)
         assert isinstance(message, m.Relay)
+        if message.target >= self._process.shards:
+            raise ProtocolError(f"RELAY names shard {message.target}, this server has {self._process.shards} shards")
         deliver = m.encode(m.Deliver(self._process.shard, message.first, message.entries), 0, message.target, frame.epoch)
         if message.target == self._process.shard:
             self._deliver(deliver)
@@ -78,6 +79,8 @@ class Relay:
         """The holder acknowledges what another shard sent; the frame's epoch is that of the sender's lease."""
         message = m.decode(frame)
         assert isinstance(message, m.RelayAck)
+        if message.target != self._process.shard:
+            raise ProtocolError(f"RELAY_ACK speaks for shard {message.target} on the connection of shard {self._process.shard}")
         data = encode_frame(frame.kind, frame.body, 0, message.source, frame.epoch)
         if message.source == self._process.shard:
             self._acknowledged(decode_frame(data))
@@ -87,6 +90,7 @@ class Relay:
     # From another shard process.
 
     def _from_peer(self, shard: int, data: bytes) -> None:
+        frame: Frame | None = None
         try:
             frame = decode_frame(data)
             if frame.kind == Kind.DELIVER:
@@ -101,17 +105,31 @@ class Relay:
                 self._process.forwarded.answered(frame)
         except FuseeError as e:
             LOG.error("shard %d sent what shard %d cannot use: %s", shard, self._process.shard, e)
+            if frame is not None and frame.kind == Kind.CALL:
+                self._answer(shard, m.encode(m.error_message(e), frame.request, frame.shard))
 
     def _answer(self, shard: int, frame: bytes) -> None:
-        self.to_peer(shard, frame)
+        # Whatever is queued: what was asked is bounded, and who asked waits for it.
+        link = self._links.get(shard)
+        if link is not None:
+            link.send(frame)
 
     def _deliver(self, data: bytes) -> None:
         lease = self._process.lease
         if lease is not None:
             lease.connection.send_bytes(data)
-        elif self._kept_bytes + len(data) <= KEPT_BYTES_MAX:
-            self._kept.append(data)
-            self._kept_bytes += len(data)
+        else:
+            self._keep(data)
+
+    def _keep(self, data: bytes) -> None:
+        # What is sent again begins with the same number, and takes the place of what it repeats.
+        deliver = m.decode(decode_frame(data))
+        assert isinstance(deliver, m.Deliver)
+        key = deliver.source, deliver.first
+        size = self._kept_bytes + len(data) - len(self._kept.get(key, b""))
+        if size <= KEPT_BYTES_MAX:
+            self._kept[key] = data
+            self._kept_bytes = size
 
     def _acknowledged(self, frame: Frame) -> None:
         lease = self._process.lease
@@ -120,8 +138,8 @@ class Relay:
 
     def granted(self) -> None:
         """There is a holder: it gets what was kept, in order."""
-        kept, self._kept, self._kept_bytes = self._kept, deque(), 0
-        for data in kept:
+        kept, self._kept, self._kept_bytes = self._kept, {}, 0
+        for data in kept.values():
             self._deliver(data)
 
     def close(self) -> None:
@@ -144,6 +162,10 @@ class Forwarded:
         self._process = process
         self._last = 0
         self._waiting: dict[int, _Waiting] = {}
+        self._by_asker: dict[tuple[object, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
 
     def send(self, frame: Frame, answer: Callable[[bytes], None], owner: object) -> bool:
         """Pass a call on to the process of its shard. False when that is not there now."""
@@ -151,27 +173,38 @@ class Forwarded:
         if not self._process.relay.to_peer(frame.shard, encode_frame(frame.kind, frame.body, self._last, frame.shard)):
             return False
         self._waiting[self._last] = _Waiting(answer, owner, frame.request, frame.shard)
+        self._by_asker[owner, frame.request] = self._last
         return True
 
     def answered(self, frame: Frame) -> None:
-        waiting = self._waiting.pop(frame.request, None)
+        waiting = self._waiting.get(frame.request) if frame.kind == Kind.PART else self._done(frame.request)
         if waiting is not None:
             waiting.answer(encode_frame(frame.kind, frame.body, waiting.request, waiting.shard))
+
+    def _done(self, id: int) -> _Waiting | None:
+        waiting = self._waiting.pop(id, None)
+        if waiting is not None:
+            self._by_asker.pop((waiting.owner, waiting.request), None)
+        return waiting
 
     def unreachable(self, shard: int) -> None:
         """The process of this shard is gone: who waits for it asks again."""
         error = Unavailable(f"shard {shard} was lost while this call waited: ask again")
         for id in [id for id, waiting in self._waiting.items() if waiting.shard == shard]:
-            waiting = self._waiting.pop(id)
+            waiting = self._done(id)
+            assert waiting is not None
             waiting.answer(m.encode(m.error_message(error), waiting.request, waiting.shard))
 
     def cancel(self, owner: object, request: int) -> None:
-        self._drop([id for id, waiting in self._waiting.items() if waiting.owner is owner and waiting.request == request])
+        id = self._by_asker.get((owner, request))
+        if id is not None:
+            self._drop([id])
 
     def forget(self, owner: object) -> None:
         self._drop([id for id, waiting in self._waiting.items() if waiting.owner is owner])
 
     def _drop(self, ids: list[int]) -> None:
         for id in ids:
-            waiting = self._waiting.pop(id)
+            waiting = self._done(id)
+            assert waiting is not None
             self._process.relay.to_peer(waiting.shard, m.encode(m.Cancel(), id, waiting.shard))

@@ -34,12 +34,13 @@ class Kind(IntEnum):
     RETURN = 41
     REVOKED = 42
 
-    # client and shard; CALL and REPLY also shard and worker
+    # client and shard; CALL, REPLY and PART also shard and worker
     CLIENT_HELLO = 48
     CLIENT_WELCOME = 49
     CALL = 50
     REPLY = 51
     CANCEL = 52
+    PART = 53
 
     # router and shard process
     ADOPT = 64

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
 
-from fusee_mp.bounds import NAME_BYTES_MAX, SHARDS_MAX
+from fusee_mp.bounds import NAME_BYTES_MAX, PART_BYTES, SHARDS_MAX
 from fusee_mp.errors import FuseeError, ProtocolError
 from fusee_mp.wire.frames import Frame, encode_frame
 from fusee_mp.wire.kinds import Kind
@@ -153,11 +153,12 @@ class Durable(Message, frozen=True, gc=False):
 
 
 class Read(Message, frozen=True):
-    """A question to the keeper."""
+    """A question to the keeper, to be answered from a state that holds everything up to LSN `min_lsn`."""
 
     KIND = Kind.READ
     method: Name
     args: bytes
+    min_lsn: Number = 0
 
 
 class Value(Message, frozen=True):
@@ -244,6 +245,13 @@ class Cancel(Message, frozen=True):
     """The client no longer waits for the request of the frame's head. The call may have its effect all the same."""
 
     KIND = Kind.CANCEL
+
+
+class Part(Message, frozen=True):
+    """A piece of an answer that is too long for one frame; the VALUE or REPLY to the same request follows with the last."""
+
+    KIND = Kind.PART
+    value: bytes
 
 
 class Adopt(Message, frozen=True):
@@ -341,6 +349,15 @@ def encode(message: Message, request: int = 0, shard: int = 0, epoch: int = 0) -
     """The bytes of the frame that carries the message. Raises Rejected when it is larger than any peer would take."""
     kind = message.KIND
     return encode_frame(kind, _CODECS[kind].encode(message), request, shard, epoch)
+
+
+def encode_answer(kind: type[Value] | type[Reply], value: bytes, request: int, shard: int, epoch: int = 0) -> Iterator[bytes]:
+    """The frames that carry an answer: one, or for a long one its PARTs first."""
+    at = 0
+    while len(value) - at > PART_BYTES:
+        yield encode(Part(value[at:at + PART_BYTES]), request, shard, epoch)
+        at += PART_BYTES
+    yield encode(kind(value[at:] if at else value), request, shard, epoch)
 
 
 def decode(frame: Frame) -> Message:

@@ -2,7 +2,8 @@
 #
 # Rule 1: damage ends the connection with a GOODBYE that says why; nothing after it is handled.
 # Rule 2: `lost` is called once, last, whoever ended the connection; after `close` too.
-# Rule 3: a peer that does not read is held to a bound: beyond it the connection is ended, never the memory.
+# Rule 3: a peer that does not read is held to a bound: beyond it the connection is ended, never the memory. What a closed connection
+#         still has to send gets LINGER_S.
 from __future__ import annotations
 
 import asyncio
@@ -16,6 +17,7 @@ from fusee_mp.wire.messages import Goodbye, Message, decode, encode
 
 # More than a few of the largest frames waiting for a peer: it does not read.
 UNSENT_BYTES_MAX: Final = 8 * FRAME_BYTES_MAX
+LINGER_S: Final = 5.0
 
 
 class Stream(asyncio.Protocol):
@@ -25,7 +27,10 @@ class Stream(asyncio.Protocol):
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._reason = ""
+        self._lingering: asyncio.TimerHandle | None = None
+        self._room: asyncio.Event | None = None
         self.is_open = False
+        self.is_held_back = False
         self.heard_at = 0.0  # the loop's time when bytes last came
 
     # For subclasses.
@@ -54,9 +59,23 @@ class Stream(asyncio.Protocol):
         if transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
             self.abort(f"the peer does not read: over {UNSENT_BYTES_MAX} bytes wait for it")
 
-    @property
-    def unsent_bytes(self) -> int:
-        return self._transport.get_write_buffer_size() if self._transport is not None and self.is_open else 0
+    async def room(self) -> None:
+        """Return when little waits for the peer, or the connection is gone: between the parts of something long."""
+        if self._room is not None and self.is_open:
+            await self._room.wait()
+
+    def hold_back(self) -> None:
+        """Listen no more, until `go_on`: the peer sends faster than can be handled. What was read already is still handled."""
+        if self._transport is not None and self.is_open and not self.is_held_back:
+            self.is_held_back = True
+            self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        if self._transport is not None and self.is_held_back:
+            self.is_held_back = False
+            self.heard_at = asyncio.get_running_loop().time()
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
 
     def close(self, reason: str) -> None:
         """Say why, send what is waiting, and end the connection."""
@@ -64,6 +83,7 @@ class Stream(asyncio.Protocol):
             self.send(Goodbye(reason))
             self._reason = self._reason or reason
             self.is_open = False
+            self._lingering = asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
             self._transport.close()
 
     def abort(self, reason: str) -> None:
@@ -97,7 +117,18 @@ class Stream(asyncio.Protocol):
         except FuseeError as e:
             self.close(f"{e.code}: {e.message}")
 
+    def pause_writing(self) -> None:
+        self._room = asyncio.Event()
+
+    def resume_writing(self) -> None:
+        if self._room is not None:
+            self._room.set()
+            self._room = None
+
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
         self._transport = None
+        if self._lingering is not None:
+            self._lingering.cancel()
+        self.resume_writing()
         self.lost(self._reason or (f"the connection broke: {exc}" if exc else "the peer closed the connection"))
