@@ -41,15 +41,22 @@ if TYPE_CHECKING:
     from fusee_mp.sdk.definitions import step as step
     from fusee_mp.sdk.definitions import workflow as workflow
     from fusee_mp.sdk.engine import Engine as Engine
+    from fusee_mp.sdk.export import export as export
     from fusee_mp.sdk.handles import Query as Query
     from fusee_mp.sdk.handles import Signal as Signal
     from fusee_mp.sdk.handles import Update as Update
     from fusee_mp.sdk.handles import query as query
     from fusee_mp.sdk.handles import signal as signal
     from fusee_mp.sdk.handles import update as update
+    from fusee_mp.sdk.journals import Journal as Journal
+    from fusee_mp.sdk.replayer import Replay as Replay
+    from fusee_mp.sdk.replayer import Replayer as Replayer
     from fusee_mp.sdk.retry import Fatal as Fatal
     from fusee_mp.sdk.retry import Retry as Retry
     from fusee_mp.sdk.run import Run as Run
+    from fusee_mp.sdk.sync import SyncClient as SyncClient
+    from fusee_mp.sdk.sync import SyncEngine as SyncEngine
+    from fusee_mp.sdk.sync import SyncRun as SyncRun
     from fusee_mp.sdk.types import RunDetail as RunDetail
     from fusee_mp.sdk.types import RunStatus as RunStatus
     from fusee_mp.sdk.worker import Worker as Worker
@@ -69,9 +76,13 @@ _HOMES = {
     "sdk.ctx": "ChildHandle Ctx",
     "sdk.definitions": "Step Workflow step workflow",
     "sdk.engine": "Engine",
+    "sdk.export": "export",
     "sdk.handles": "Query Signal Update query signal update",
+    "sdk.journals": "Journal",
+    "sdk.replayer": "Replay Replayer",
     "sdk.retry": "Fatal Retry",
     "sdk.run": "Run",
+    "sdk.sync": "SyncClient SyncEngine SyncRun",
     "sdk.types": "RunDetail RunStatus",
     "sdk.worker": "Worker",
 }
