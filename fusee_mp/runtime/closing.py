@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from asyncio import events
+from asyncio import tasks as tasks_of
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -22,7 +23,11 @@ def close_tasks(loop: RunLoop, tasks: Sequence[RunTask]) -> None:
     loop.ready = deque()
     try:
         for task in tasks:
-            close_task(task)
+            tasks_of._enter_task(loop, task)  # clean-up code may ask for it: asyncio.timeout does
+            try:
+                task.context.run(close_task, task)
+            finally:
+                tasks_of._leave_task(loop, task)
     finally:
         events._set_running_loop(outer)
         loop.ready = ready

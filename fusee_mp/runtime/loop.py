@@ -47,6 +47,7 @@ class RunTask(asyncio.Task[Any]):
 
     number: int
     path: str
+    context: Context
     left = False  # main ended before it, and it was cancelled for that
     count: list[int]  # operations asked, child tasks made; shared with the caller that is blocked on this task
 
@@ -85,6 +86,13 @@ class Handle:
         return self._cancelled
 
 
+def _nothing() -> None:
+    """What a timer does that was forgotten."""
+
+
+_EMPTY: Final = Context()
+
+
 class TimerHandle(Handle):
     """A durable timer; its callback is scheduled when the record that it fired is fed."""
 
@@ -92,7 +100,7 @@ class TimerHandle(Handle):
 
     def __init__(self, run: Run, due_ms: int, callback: Callable[..., object], args: tuple[Any, ...], context: Context) -> None:
         super().__init__(callback, args, context)
-        self._run = run
+        self._run: Run | None = run
         self.due_ms = due_ms
         self.op = ""
 
@@ -100,20 +108,29 @@ class TimerHandle(Handle):
         return self.due_ms / 1000
 
     def cancel(self) -> None:
-        if not self._cancelled:
-            self._cancelled = True
-            self._run.journal.close(self.op)
-            self._run.shard.dead_timers += 1
+        self._cancelled = True
+        run = self._run
+        if run is not None:
+            run.journal.close(self.op)
+            self.forget(run)
+
+    def forget(self, run: Run) -> None:
+        """It will not fire. It stays among the shard's timers until they are swept, so it holds on to nothing."""
+        self._run, self._callback, self._args, self._context = None, _nothing, (), _EMPTY
+        run.shard.dead_timers += 1
 
     @property
     def is_open(self) -> bool:
-        return self._run.journal.open.get(self.op) is self
+        return self._run is not None and self._run.journal.open.get(self.op) is self
 
     def due(self) -> None:
-        self._run.fire(self)
+        if self._run is not None:
+            self._run.fire(self)
 
     def deliver(self, _record: object, _value: object) -> None:
-        self._run.loop.ready.append(self)
+        run, self._run = self._run, None
+        assert run is not None
+        run.loop.ready.append(self)
 
 
 class _Closed(deque[Handle]):
@@ -193,7 +210,8 @@ class RunLoop(asyncio.AbstractEventLoop):
         else:
             self._tasks += 1
             task.number = self._tasks
-        task.__init__(coro, loop=self, name=name, context=context)  # type: ignore[misc]
+        task.context = copy_context() if context is None else context
+        task.__init__(coro, loop=self, name=name, context=task.context)  # type: ignore[misc]
         self.run.task_made(task)
         return task
 

@@ -50,18 +50,20 @@ class ParkedTimer:
 class Deadline:
     """The time by which a run must have ended."""
 
-    __slots__ = ("run",)
+    __slots__ = ("shard", "number")
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, shard: ShardRuntime, number: int) -> None:
+        self.shard = shard
+        self.number = number  # not the run itself, which most often ends long before
 
     @property
     def is_open(self) -> bool:
-        return not self.run.is_over and not self.run.left_memory
+        run = self.shard.by_number.get(self.number)
+        return run is not None and not run.is_over
 
     def due(self) -> None:
         if self.is_open:
-            self.run.finish("timed_out", b"", "its deadline has passed")
+            self.shard.by_number[self.number].finish("timed_out", b"", "its deadline has passed")
 
 
 class Residence:
@@ -161,7 +163,7 @@ class Residence:
                 after = row.run
                 if row.run not in self._shard.by_number:
                     self._revive_or_leave(row)
-            self._shard.work_soon()  # not here: this is a task, and step bodies begin in none
+            self._shard.work_soon()
         await self.read_timers()
 
     def _revive_or_leave(self, row: StoredJournal) -> None:

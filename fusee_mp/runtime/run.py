@@ -317,6 +317,8 @@ class Run:
         for waiter in list(self.journal.open.values()):
             if isinstance(waiter, StepCall):
                 waiter.stop_body()
+            elif isinstance(waiter, TimerHandle):
+                waiter.forget(self)
         close_tasks(self.loop, self.tasks if self.main is None else [self.main, *self.tasks])
         # Break the cycles here, so that the collector never meets a coroutine of ours.
         self.journal.open.clear()

@@ -5,8 +5,8 @@
 # Out: `append` for records and `hold` for effects.
 # Rule 1: an effect leaves only through `hold`, with the LSN it rests on, once the log is durable through it.
 # Rule 2: the LSN of a record is known when it is appended: between two grants only this runtime's records follow in the log.
-# Rule 3: `work` is entered from plain callbacks only and never twice, so code is never run from within code or a task, and the
-#         stack stays flat. A task asks for it with `work_soon`.
+# Rule 3: `work` goes on from plain callbacks only and never twice, so code is never run from within code or a task, and the
+#         stack stays flat.
 from __future__ import annotations
 
 import asyncio
@@ -249,6 +249,9 @@ class ShardRuntime:
         """Go on until nothing is left to do now, then hand the records and messages on."""
         if self._working or self.is_closed:
             return
+        if asyncio.current_task(self.loop) is not None:
+            self.work_soon()
+            return
         self._working, self._is_scheduled = True, False
         left = ITEMS_A_SLICE
         runnable, free, may_act = self._runnable, self._free, self.home.may_act
@@ -330,7 +333,7 @@ class ShardRuntime:
         self.by_number[run.number] = run
         self._know(run.id)
         if run.journal.start.deadline is not None:
-            self.timers.add(run.journal.start.deadline, Deadline(run))
+            self.timers.add(run.journal.start.deadline, Deadline(self, run.number))
         self.wake(run)
 
     def _know(self, id: str) -> None:

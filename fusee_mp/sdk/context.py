@@ -147,6 +147,7 @@ class RunCtx(Ctx):
         return _instant(self._run.journal.now)
 
     def random(self) -> Random:
+        self._run.check_open()
         if self._random is None:
             self._random = Random(self._seed)
         return self._random
@@ -235,8 +236,9 @@ class RunCtx(Ctx):
             raise Rejected(f"ctx.all(limit=) is at least 1, not {limit}")
         gate = asyncio.Semaphore(limit) if limit is not None else None
         given = list(awaitables)
-        tasks = [asyncio.ensure_future(_behind(gate, awaitable)) for awaitable in given]
+        tasks: list[asyncio.Future[T]] = []
         try:
+            tasks += (asyncio.ensure_future(_behind(gate, awaitable)) for awaitable in given)
             if tasks:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             for task in tasks:
