@@ -24,8 +24,8 @@ async def main(directory: str, mode: str, proven_lsn: str) -> None:
 
     def durable(lsn: int) -> None:
         os.write(1, f"durable {lsn}\n".encode())
+        os.write(1, f"checkpointed {max(0, lsn - 3000)}\n".encode())  # First, as a store would have it on disk first.
         log.checkpointed(lsn - 3000)
-        os.write(1, f"checkpointed {max(0, lsn - 3000)}\n".encode())
         turn.set()
 
     log.on_durable = durable
