@@ -8,15 +8,15 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from fusee_mp.cli.modules import Program, load
 from fusee_mp.cli.output import say_json
 from fusee_mp.errors import Unavailable
+from fusee_mp.sdk.sync import new_loop
 from fusee_mp.sdk.worker import Worker
 
 LOG: Final = logging.getLogger("fusee_mp.worker")
@@ -41,19 +41,9 @@ def work(job: Job, is_patient: bool) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     program = load(job.module)
     gc.freeze()
-    run_on_fast_loop(_until_stopped(job, program, is_patient))
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_until_stopped(job, program, is_patient))
     return 0
-
-
-def run_on_fast_loop(body: Coroutine[Any, Any, None]) -> None:
-    """Run on uvloop where there is one."""
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(body)
-        return
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(body)
 
 
 async def _until_stopped(job: Job, program: Program, is_patient: bool) -> None:
