@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-# A store that is behind and has not moved for so long is reported as stalled.
-STALLED_MS: Final = 10_000
 # Until a process is ready it answers nothing; recovering a large log takes time, but not this long.
 STARTING_MS: Final = 600_000
 STARTING_WARN_MS: Final = 30_000
@@ -41,7 +39,8 @@ class Health:
 
     @property
     def is_stalled(self) -> bool:
-        return self._stuck_ms >= STALLED_MS
+        """What its log has does not get into its store, for as long as its silence would be borne."""
+        return self._stuck_ms >= self._silence_ms
 
     def ready(self) -> None:
         self.is_ready, self.age_ms = True, 0

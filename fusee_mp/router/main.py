@@ -12,14 +12,13 @@ from types import ModuleType
 from typing import Final
 
 import fusee_mp
-from fusee_mp.errors import FuseeError, Rejected
+from fusee_mp.errors import FuseeError
 from fusee_mp.router.options import ServeOptions
 from fusee_mp.router.server import Router
 
 LOG: Final = logging.getLogger("fusee_mp.router")
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
-EXIT_WRONG_USE: Final = 2
 
 
 def print_ready(addresses: list[str]) -> None:
@@ -28,7 +27,7 @@ def print_ready(addresses: list[str]) -> None:
 
 
 def run(options: ServeOptions, on_ready: Callable[[list[str]], None] = print_ready) -> int:
-    """Serve until SIGTERM or SIGINT; a second one ends at once. Returns the exit code: 0 stopped in order, 1 failed, 2 wrong options.
+    """Serve until SIGTERM or SIGINT; a second one ends at once. Returns the exit code: 0 stopped in order, 1 failed or hurried.
 
     What goes wrong is told on stderr. Takes the signals of the process while it runs.
     """
@@ -38,7 +37,7 @@ def run(options: ServeOptions, on_ready: Callable[[list[str]], None] = print_rea
             return runner.run(_run(options, on_ready))
         except FuseeError as error:
             print(f"fusee-mp: {error}", file=sys.stderr, flush=True)
-            return EXIT_WRONG_USE if isinstance(error, Rejected) else EXIT_FAILED
+            return EXIT_FAILED
 
 
 async def _run(options: ServeOptions, on_ready: Callable[[list[str]], None]) -> int:

@@ -24,7 +24,8 @@ class ServeOptions:
     `listen`: TCP addresses, port 0 takes a free one. `unix`: path of a Unix socket, empty for none. `shards`: 0 takes what the directory
     has, and for a new one a shard per core, at most 8. `grace_ms`: what leaving workers get when the server stops. `ping_ms`,
     `revoke_ms`: how often a peer is asked, and after how much silence it counts as gone. `silence_ms`: after so long without an
-    answer a shard process is killed and started again. `program`: what runs a shard process; its options follow as JSON.
+    answer a shard process is killed and started again, after so long without progress of its store it is reported. `program`: what
+    runs a shard process; its options follow as JSON.
     """
 
     dir: str

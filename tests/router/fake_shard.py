@@ -1,6 +1,6 @@
 """A shard process without a log: what the router sees of one, and ways to misbehave.
 
-Started as the real one is. `fake-<shard>.json` in the data directory says how it misbehaves, and may be changed while it runs:
+Started as the real one is. `fake-<shard>.json` beside the data directory says how it misbehaves, and may be changed while it runs:
 {"exit": code at start, "words": its GOODBYE before that, "times": only in its first lives, "deaf": true: no answer to STATUS,
 "slow_ms": until READY, "hold": true: no end on STOP, "stuck": true: the store does not follow}.
 """
@@ -68,7 +68,7 @@ class FakeShard:
 
     @property
     def misbehaviour(self) -> dict[str, Any]:
-        path = Path(self.options["data"]) / f"fake-{self.number}.json"
+        path = Path(self.options["data"]).parent / f"fake-{self.number}.json"
         found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         return found
 
@@ -153,7 +153,8 @@ class FakeShard:
 
     def known(self) -> dict[str, Any]:
         links = {shard: [generation, not link.is_closed] for shard, (generation, link) in self.links.items()}
-        return {**self.facts(), "heard": self.heard, "links": links, "options": self.options, "descriptors": len(os.listdir("/proc/self/fd"))}
+        descriptors = len(os.listdir("/proc/self/fd"))
+        return {**self.facts(), "heard": self.heard, "links": links, "options": self.options, "descriptors": descriptors}
 
     def router_gone(self, reason: str) -> None:
         self.finish(3)

@@ -1,0 +1,196 @@
+"""Control connections: joining, leases handed out and taken back, liveness, and questions about the server."""
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fusee_mp
+from fusee_mp.router.leases import REPLACED
+from fusee_mp.wire import messages as m
+from fusee_mp.wire.frames import encode_frame
+from fusee_mp.wire.preface import ConnectionKind, Preface
+from tests.router.harness import Peer, Server, Worker, serving, until
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("server") / "data", shards=4, ping_ms=100, revoke_ms=1000) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_left(server: Server) -> Iterator[None]:
+    yield
+    until(lambda: not server.status()["workers"] and not any(shard["worker"] or shard["assigned"] for shard in server.status()["shards"]))
+
+
+def test_a_worker_is_welcomed_and_assigned_what_is_free(server: Server) -> None:
+    with Worker(server.address, "w") as worker:
+        assert (worker.welcome.shards, worker.welcome.ping_ms, worker.welcome.revoke_ms) == (4, 100, 1000)
+        assert worker.welcome.server and worker.welcome.features == 0
+        assert worker.lease_assigned() == [0, 1, 2, 3]
+        assert [until(lambda shard=shard: server.shard(shard)["worker"]) for shard in range(4)] == ["w/1"] * 4
+
+
+def test_two_workers_with_a_bound_of_two_hold_two_each_and_the_third_waits(server: Server) -> None:
+    with Worker(server.address, "a", most=2) as a, Worker(server.address, "b", most=2) as b, Worker(server.address, "c", most=2) as c:
+        assert a.lease_assigned() == [0, 1] and b.lease_assigned() == [2, 3]
+        until(lambda: all(shard["worker"] for shard in server.status()["shards"]))
+        c.send(m.Ping(9))
+        assert c.expect(m.Pong).stamp == 9, "a standby hears of nothing else"
+        a.__exit__(None, None, None)
+        while len(c.leases) < 2:
+            c.lease_assigned()
+        assert sorted(c.leases) == [0, 1]
+
+
+def test_a_new_instance_of_a_worker_takes_over_at_once_and_the_old_one_is_told(server: Server) -> None:
+    with Worker(server.address, "w", "old") as old, Worker(server.address, "standby") as standby:
+        assert old.lease_assigned() == [0, 1, 2, 3]
+        until(lambda: all(shard["worker"] == "w/old" for shard in server.status()["shards"]))
+        with Worker(server.address, "w", "new") as new:
+            assert new.lease_assigned() == [0, 1, 2, 3]
+            assert [old.expect(m.Revoke).shard for _ in range(4)] == [0, 1, 2, 3]
+            assert old.goodbye() == REPLACED
+            assert old.leases[2].expect(m.Revoked).reason == REPLACED
+            assert until(lambda: [shard["epoch"] for shard in server.status()["shards"] if shard["worker"] == "w/new"])
+            with Peer(server.address) as late:
+                late.send(m.Hello("w", "old", []))
+                assert isinstance(late.expect(m.Welcome), m.Welcome)
+                assert late.goodbye() == REPLACED
+        assert set(standby.assigned())
+
+
+def test_leases_outlive_the_session_and_belong_to_it_again_when_the_worker_is_back(server: Server) -> None:
+    with Worker(server.address, "w") as worker:
+        worker.lease_assigned()
+        until(lambda: server.shard(3)["worker"] == "w/1")
+        worker.sock.close()
+        until(lambda: not server.status()["workers"])
+        assert [shard["worker"] for shard in server.status()["shards"]] == ["w/1"] * 4
+        with Worker(server.address, "w"):
+            assert until(lambda: server.status()["workers"])[0]["held"] == [0, 1, 2, 3]
+
+
+def test_a_worker_that_drains_gets_nothing_back_of_what_it_returns(server: Server) -> None:
+    with Worker(server.address, "w") as worker:
+        worker.lease_assigned()
+        until(lambda: server.shard(3)["worker"])
+        worker.send(m.Drain())
+        for shard, lease in worker.leases.items():
+            lease.send(m.Return())
+            worker.send(m.Released(shard))
+        until(lambda: not any(shard["worker"] for shard in server.status()["shards"]))
+        with Worker(server.address, "next") as other:
+            assert sorted(other.assigned()) == [0, 1, 2, 3]
+        worker.send(m.Ping(1))
+        assert worker.expect(m.Pong)
+
+
+def test_a_silent_worker_is_closed_after_a_while_and_what_it_had_not_leased_goes_on(server: Server) -> None:
+    with Worker(server.address, "silent") as silent, Worker(server.address, "other") as other:
+        assert silent.assigned() == [0, 1, 2, 3]
+        assert other.assigned() == [0, 1, 2, 3], "it answers PING while it waits, and the silent one does not"
+        assert silent.sock.recv(1) or silent.ended()
+
+
+def test_time_in_which_the_router_was_held_up_is_nobodys_silence(server: Server) -> None:
+    with Worker(server.address, "w") as worker:
+        worker.lease_assigned()
+        os.kill(server.process.pid, signal.SIGSTOP)
+        with pytest.raises(TimeoutError):
+            worker.sock.settimeout(1.5)
+            while worker.sock.recv(4096):
+                pass
+        os.kill(server.process.pid, signal.SIGCONT)
+        worker.sock.settimeout(30)
+        worker.send(m.Ping(3))
+        assert worker.expect(m.Pong).stamp == 3
+
+
+def test_a_shard_whose_process_ends_is_assigned_again(server: Server) -> None:
+    with Worker(server.address, "w") as worker:
+        worker.lease_assigned()
+        until(lambda: server.shard(2)["worker"])
+        os.kill(server.shard(2)["pid"], signal.SIGKILL)
+        assert worker.assigned() == [2]
+        assert worker.leases[2].ended()
+        assert worker.lease(2).epoch == 1
+
+
+def test_status_says_what_is_known_of_shards_and_workers(server: Server) -> None:
+    with Worker(server.address, "w", most=1, workflows=("checkout",)) as worker:
+        worker.lease_assigned()
+        facts = until(lambda: server.status() if server.shard(0)["worker"] else None)
+        until(lambda: server.shard(0)["durable_lsn"] == 7)
+        assert facts["server"] == worker.welcome.server and facts["version"] == fusee_mp.__version__ and facts["state"] == "serving"
+        first = server.shard(0)
+        assert first["state"] == "ready" and first["worker"] == "w/1" and first["epoch"] >= 1
+        assert os.path.exists(f"/proc/{first['pid']}") and os.path.exists(f"/proc/{first['keeper_pid']}")
+        assert {"shard", "durable_lsn", "applied_lsn", "restarts", "age_ms", "assigned"} <= set(first)
+        assert facts["workers"] == [{
+            "worker": "w", "instance": "1", "held": [0], "assigned": [], "max_shards": 1, "workflows": ["checkout"], "draining": False,
+        }]
+        assert worker.ask(m.Status(), m.Status).facts["workers"]
+
+
+@pytest.mark.parametrize(("message", "said"), [
+    (m.Hello("", "1", []), "rejected: expected a worker's name"),
+    (m.Hello("w", "1/2", []), "an instance without a slash"),
+    (m.Hello("w" * 1000, "1", []), "at most 1000 characters together"),
+    (m.Drain(), "only a worker says that: say HELLO first"),
+    (m.Released(0), "only a worker says that: say HELLO first"),
+    (m.Lease("w", "1", 0), "a control connection takes no LEASE"),
+    (m.Adopt(b""), "a control connection takes no ADOPT"),
+])
+def test_what_a_control_connection_does_not_take_ends_it_with_the_reason(server: Server, message: m.Message, said: str) -> None:
+    with Peer(server.address) as peer:
+        peer.send(message)
+        assert said in peer.goodbye()
+
+
+@pytest.mark.parametrize("again", [m.Hello("x", "1", []), m.Released(4)])
+def test_what_a_worker_may_not_say_ends_its_session_with_the_reason(server: Server, again: m.Message) -> None:
+    with Worker(server.address, "x", most=1) as worker:
+        worker.assigned()
+        worker.send(again)
+        assert "HELLO once" in (reason := worker.goodbye()) or "this server has 4 shards" in reason
+
+
+@pytest.mark.parametrize("data", [
+    b"\xff" * 40, encode_frame(16, b"\x91\x05"), encode_frame(16, b"garbage"), b"\x00\x00\x7f\x00" + bytes(60),
+])
+def test_damaged_frames_end_a_session_with_the_reason_and_no_other(server: Server, data: bytes) -> None:
+    with Worker(server.address, "w", most=1) as worker:
+        worker.assigned()
+        with Peer(server.address) as peer:
+            peer.sock.sendall(data)
+            assert peer.goodbye()
+        assert worker.ask(m.Status(), m.Status)
+
+
+def test_a_frame_of_a_later_version_is_skipped(server: Server) -> None:
+    with Peer(server.address) as peer:
+        peer.sock.sendall(encode_frame(250, b"whatever"))
+        assert peer.ask(m.Status(), m.Status)
+
+
+def test_a_peer_that_asks_and_does_not_read_is_ended(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", ping_ms=100, revoke_ms=60_000) as server, Peer(server.address) as peer:
+        question = m.encode(m.Status(), 1) * 1000
+        with pytest.raises(OSError):
+            peer.sock.settimeout(20)
+            while True:
+                peer.sock.sendall(question)
+        assert server.status()["shards"]
+
+
+def test_connections_of_a_worker_go_to_their_shard(server: Server) -> None:
+    with Worker(server.address, "w") as worker, Peer(server.address, Preface(ConnectionKind.WORKER, 1)) as lease:
+        worker.assigned()
+        assert lease.ask(m.Lease("w", "1", 1), m.Granted)
+        until(lambda: server.shard(1)["worker"] == "w/1")
