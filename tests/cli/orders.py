@@ -1,0 +1,59 @@
+"""What the workers of these tests run."""
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from fusee_mp import Ctx, signal, step, workflow
+
+APPROVED = signal("approved", bool)
+
+
+@dataclass
+class Order:
+    item: str
+    count: int = 1
+
+
+@step
+async def pay(order: Order) -> str:
+    return f"{order.count} {order.item}, paid"
+
+
+@step
+async def worker_pid() -> int:
+    return os.getpid()
+
+
+@workflow("order")
+async def order(ctx: Ctx, order: Order) -> str:
+    return await pay(order)
+
+
+@workflow("approval")
+async def approval(ctx: Ctx) -> str:
+    if not await ctx.wait_for(APPROVED):
+        raise ValueError("it was not approved")
+    return "approved"
+
+
+@workflow("where")
+async def where(ctx: Ctx) -> int:
+    return await worker_pid()
+
+
+BUNDLE = [order, approval]
+
+
+@asynccontextmanager
+async def lifespan() -> AsyncIterator[None]:
+    """Leaves a trace at both ends, if somebody wants to see it."""
+    trace = os.environ.get("ORDERS_TRACE")
+    for word in ("entered", "left"):
+        if trace:
+            with open(trace, "a") as file:
+                file.write(f"{word}\n")
+        if word == "entered":
+            yield
