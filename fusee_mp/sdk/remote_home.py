@@ -1,8 +1,9 @@
 # The home of a shard whose log is in a shard process: the worker's end of a lease.
 #
 # Rule 1: appends are numbered from 1 within the lease, without gaps; the LSN of an append is the lease's base plus its number.
-# Rule 2: a body starts, and an answer leaves, only within ACT_S of a ping that the shard process has answered, on a clock that
-#         goes on while the machine sleeps: a worker that was frozen must not repeat what its successor has done meanwhile.
+# Rule 2: a body starts, and an answer leaves, only within ACT_SHARE of the time after which silence ends a lease, counted from a ping
+#         that the shard process has answered, on a clock that goes on while the machine sleeps: a worker that was frozen must not
+#         repeat what its successor has done meanwhile.
 # Rule 3: when the connection is lost the lease is lost, and with it everything that was not acknowledged.
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ from fusee_mp.wire.preface import ConnectionKind, Preface
 from fusee_mp.wire.records import pack_records
 
 LOG: Final = logging.getLogger("fusee_mp.worker")
-ACT_S: Final = 4.0
+ACT_SHARE: Final = 0.8
+SILENCE_S: Final = 10.0  # of the server, at least; then this side gives the connection up
 RELAY_BYTES: Final = 1 * MIB
 assert RELAY_BYTES + RECORD_BYTES_MAX + 64 * KIB < FRAME_BYTES_MAX
 _APPEND: Final = struct.Struct("<QI")
@@ -43,13 +45,13 @@ Reply = Callable[[Any, "FuseeError | None"], None]
 class RemoteHome(Connection):
     """A lease over one connection. `local` finds the runtime of another shard that this process holds, or None."""
 
-    beat_s = 1.0
-    beats_max = 10
-
     def __init__(
-        self, shard: int, local: Callable[[int], ShardRuntime | None], on_lost: Callable[[RemoteHome, str], None],
+        self, shard: int, welcome: m.Welcome, local: Callable[[int], ShardRuntime | None], on_lost: Callable[[RemoteHome, str], None],
     ) -> None:
         super().__init__(Preface(ConnectionKind.WORKER, shard))
+        self.beat_s = welcome.ping_ms / 1000
+        self.beats_max = max(3, round(SILENCE_S / self.beat_s))
+        self._act_s = welcome.revoke_ms / 1000 * ACT_SHARE
         self.shard = shard
         self.epoch = 0
         self.base_lsn = 0
@@ -94,7 +96,7 @@ class RemoteHome(Connection):
         self._next += count
 
     def may_act(self) -> bool:
-        return time.clock_gettime(_clock) - self._answered_ping < ACT_S
+        return time.clock_gettime(_clock) - self._answered_ping < self._act_s
 
     async def read(self, method: str, args: tuple[Any, ...], min_lsn: int = 0) -> Any:
         value = await self.ask(m.Read(method, msgspec.msgpack.encode(args), min_lsn), self.shard, self.epoch)

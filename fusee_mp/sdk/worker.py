@@ -92,7 +92,7 @@ class Worker:
         self._runtimes: dict[int, ShardRuntime] = {}
         self._homes: dict[int, RemoteHome] = {}
         self._taking: set[int] = set()
-        self._shards = 0
+        self._welcome: m.Welcome
         self._session: Session | None = None
         self._crew: Crew
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -151,7 +151,7 @@ class Worker:
         hello = m.Hello(self.name, self._instance, list(self._registry), self._max_shards, 0, fusee_mp.__version__)
         self._session = session
         welcome = await session.greet(hello, m.Welcome)
-        self._shards = welcome.shards
+        self._welcome = welcome
 
     async def _stay(self) -> None:
         """Keep a session with the router, for ever."""
@@ -191,7 +191,7 @@ class Worker:
         home: RemoteHome | None = None
         try:
             await self._old_lease_gone(shard)
-            home = await connect(self._address, lambda: RemoteHome(shard, self._local, self._lost))
+            home = await connect(self._address, lambda: RemoteHome(shard, self._welcome, self._local, self._lost))
             self._homes[shard] = home
             await self._take_over(shard, home, await home.lease(self.name, self._instance))
         except Exception as e:
@@ -216,7 +216,7 @@ class Worker:
                 raise Unavailable(f"this worker holds shard {shard} already") from None
 
     async def _take_over(self, shard: int, home: RemoteHome, state: State) -> None:
-        runtime = ShardRuntime(shard, self._shards, self._registry, home, clock=clock_ms, draw=random.random, crew=self._crew)
+        runtime = ShardRuntime(shard, self._welcome.shards, self._registry, home, clock=clock_ms, draw=random.random, crew=self._crew)
         self._runtimes[shard] = runtime
         self._crew.shards = list(self._runtimes.values())
         home.attach(runtime)
