@@ -122,3 +122,14 @@ WINDOW_EVENT_IDS_KEEP_MS = 24 * 3_600_000
 WINDOW_EVENT_IDS_MAX = 100_000
 
 assert WINDOW_EVENTS_MAX <= WINDOW_EVENT_IDS_MAX
+
+# What one input to a schedule may start at once; the rest follows with the next.
+SCHEDULE_PAGE = 1_000
+# After so little lateness an instant is no missed one, whatever its schedule's catch-up window: timers and disks are late too.
+SCHEDULE_LATENESS_MS = 1_000
+# Stretches of started instants that a schedule remembers. Beyond these the two oldest become one, and the instants between them that
+# were skipped can no longer be backfilled.
+SCHEDULE_STRETCHES_MAX = 1_000
+# Earlier timings of a schedule whose instants it remembers, and instants that a trigger started between those of the timing.
+SCHEDULE_TIMINGS_MAX = 16
+SCHEDULE_TRIGGERS_MAX = 1_000
