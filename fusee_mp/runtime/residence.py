@@ -71,7 +71,7 @@ class Residence:
 
     def __init__(self, shard: ShardRuntime, park_after_ms: int | None) -> None:
         self._shard = shard
-        self._park_after_ms = park_after_ms
+        self.park_after_ms = park_after_ms
         self.touched: dict[int, Run] = {}  # had a turn since the last look
         self._idle: OrderedDict[int, Run] = OrderedDict()  # quiet, the longest first
         self._leaving: deque[tuple[int, Run]] = deque()
@@ -79,7 +79,7 @@ class Residence:
 
     @property
     def needs_tending(self) -> bool:
-        return bool(self.touched) or bool(self._idle) and self._park_after_ms is not None
+        return bool(self.touched) or bool(self._idle) and self.park_after_ms is not None
 
     def tend(self) -> None:
         """A look at the runs that had a turn, and at those that have been quiet for long."""
@@ -92,8 +92,8 @@ class Residence:
                     self._mark(run, parked=False)
                 run.touched_ms = now
                 self._idle[number] = run
-        if self._park_after_ms is not None:
-            self._park_idle(now - self._park_after_ms)
+        if self.park_after_ms is not None:
+            self._park_idle(now - self.park_after_ms)
         self._sweep()
 
     def _mark(self, run: Run, parked: bool) -> None:
