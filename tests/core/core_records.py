@@ -1,0 +1,44 @@
+"""One small and one full record of every kind: what the golden bytes were made of."""
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fusee_mp.core import records as r
+
+PARENT = r.Parent(3, "order-7", 12, "2/1")
+SOURCE = r.Source(5, 42)
+AT = 1_700_000_000_123
+SMALL: list[Any] = [
+    r.Grant(AT, 7, "worker"), r.Start(1, AT, "order-1", "checkout", b"null"), r.StepDone(1, AT, "1", "charge", 1, "ok", b"1"),
+    r.Attempt(1, AT, "1", "charge", 1, b"{}", AT + 100), r.Timer(1, AT, "2", "", AT + 1), r.Fired(1, AT, "2"),
+    r.Signal(1, AT, "go", b"null"), r.Child(1, AT, "3", 0, 1, "order-1/ship", "ship", b"null"), r.ChildDone(1, AT, "3", "ok", b"1"),
+    r.Send(1, AT, "4", 0, 2, "signal", "order-2"), r.CancelRequested(1, AT, ""), r.Done(1, AT, "ok", b"1"), r.Quiet(1, AT, None),
+    r.Skipped(AT, SOURCE, "no open run"), r.Acked(2, 9), r.Quarantined(1, AT, "nondeterminism", "changed", 3),
+    r.Unquarantined(1, AT), r.Deleted(1, AT), r.Attributes(1, AT, "5", b'{"a":1}'),
+    r.Refused(AT, "order-1/ship", 3, 8, PARENT, b"{}", SOURCE),
+]
+FULL: list[Any] = [
+    r.Start(1 << 40, AT, "ein Auftrag für 日本", "checkout", b'{"n":1}', "request-1", 3, "cpython-3.11", AT + 60_000, b'{"a":1}', PARENT,
+            "abandon", SOURCE, 11, AT - 5, (1 << 62) - 1),
+    r.StepDone(2, AT, "2/1/3", "charge", 5, "failed", b'{"type":"builtins:ValueError"}'),
+    r.StepDone(2, AT, "2/1/3", "charge", 0, "cancelled", b""),
+    r.Signal(1, AT, "go", b"[1,2]", "request-2", SOURCE), r.Child(1, AT, "3", 4, 1, "c", "ship", b"{}", "cancel", 5_000),
+    r.ChildDone(1, AT, "3", "refused", b"{}", SOURCE), r.Send(1, AT, "", 4, 2, "terminate", "c", "", b"", "3"),
+    r.Send(1, AT, "4", 4, 3, "signal", "order-2", "go", b"7"), r.CancelRequested(1, AT, "too late", "request-3", SOURCE),
+    r.Done(1, AT, "timed_out", b"", "its deadline has passed", "request-4", PARENT, 3, 10, SOURCE), r.Quiet(1, AT, AT + 5, True),
+]
+
+
+def golden() -> dict[str, list[str]]:
+    """The bytes of all of them by kind, as they stand in tests/golden/records.json."""
+    found: dict[str, list[str]] = {}
+    for record in SMALL + FULL:
+        found.setdefault(r.KIND[type(record)], []).append(r.encode(record).hex())
+    found["message"] = [r.encode_message(r.Message(3, 42, "order-7", r.encode(r.Fired(1, AT, "2")))).hex()]
+    return found
+
+
+if __name__ == "__main__":
+    print(msgspec.json.format(msgspec.json.encode(golden()), indent=1).decode())
