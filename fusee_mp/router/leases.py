@@ -210,9 +210,16 @@ class LeaseTable:
             return
         member = Member(event.session, event.worker, event.instance, event.workflows, event.max_shards)
         self.members[event.session] = member
+        self._reclaim(member)
         taken = self._take_over_sessions(member) + self._take_over_holders(member)
         if taken:
             self._effects.append(Assign(member.session, tuple(taken)))
+
+    def _reclaim(self, member: Member) -> None:
+        """Leases of this very instance that outlived its session. First of all, so that they count against its bound."""
+        for seat in self.seats:
+            if seat.holder == member.name and seat.session is None:
+                self._seat(seat, member, is_settled=True)
 
     def _take_over_sessions(self, member: Member) -> list[int]:
         taken: list[int] = []
@@ -243,14 +250,10 @@ class LeaseTable:
         return self._reserve(seat, member)
 
     def _take_over_holders(self, member: Member) -> list[int]:
-        """Leases of the same worker that outlived their session."""
+        """From older instances whose session is gone already."""
         taken: list[int] = []
         for seat in self.seats:
-            if not seat.holder or seat.session is not None or worker_of(seat.holder) != member.worker:
-                continue
-            if seat.holder == member.name:
-                self._seat(seat, member, is_settled=True)
-            else:
+            if seat.holder and seat.session is None and worker_of(seat.holder) == member.worker:
                 self._replace(seat.holder)
                 self._effects.append(Fence(seat.shard, REPLACED))
                 taken += self._reserve(seat, member)
@@ -297,10 +300,12 @@ class LeaseTable:
         if not seat.is_up:
             return
         seat.holder, seat.epoch = event.holder, event.epoch
+        member = next((m for m in self.members.values() if m.worker == worker_of(event.holder)), None)
+        if member is not None and member.name != event.holder:
+            self._replace(event.holder)
         if event.holder in self._replaced:
             self._effects.append(Fence(seat.shard, REPLACED))
             return
-        member = next((m for m in self.members.values() if m.name == event.holder), None)
         if seat.session is not None and (member is None or seat.session != member.session):
             self._effects.append(Revoke(seat.session, seat.shard, f'worker "{event.holder}" has leased it'))
         self._unseat(seat)

@@ -110,6 +110,12 @@ def test_a_lease_that_the_old_instance_was_granted_in_between_is_fenced() -> Non
     assert made.apply(Held(0, "a/new", 2), 7) == []
 
 
+def test_a_lease_of_an_instance_without_a_session_is_fenced_when_another_has_one() -> None:
+    made = table(1, Joined(1, "a", "old"), Left(1), Joined(2, "a", "new"))
+    assert made.apply(Held(0, "a/old", 1), 5) == [Fence(0, REPLACED)]
+    assert made.seats[0].session == 2
+
+
 def test_a_replaced_instance_cannot_come_back() -> None:
     made = table(1, Joined(1, "a", "old"), Joined(2, "a", "new"))
     assert made.apply(Joined(3, "a", "old"), 5) == [Dismiss(3, REPLACED)]
