@@ -1,0 +1,88 @@
+"""The server as a command: its ready line, its signals, and what stops it from starting."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cli.harness import PATIENCE_S, ROOT, Cli, Running, running, serving, until
+
+
+def test_one_ready_line_names_the_bound_addresses(tmp_path: Path) -> None:
+    with running("serve", str(tmp_path / "data"), "--listen=127.0.0.1:0", "--listen=127.0.0.1:0", f"--unix={tmp_path}/s", "--shards=1") as server:
+        line = server.line()
+        found = re.fullmatch(rf"fusee-mp \S+ ready on 127\.0\.0\.1:(\d+) 127\.0\.0\.1:(\d+) unix:{tmp_path}/s \(pid {server.pid}\)", line)
+        assert found and found[1] != found[2], line
+        answer = server.stop()
+        assert (answer.code, answer.out) == (0, "")
+
+
+def test_a_port_in_use_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        answer = Running("serve", str(tmp_path / "data"), f"--listen=127.0.0.1:{port}").end()
+    assert (answer.code, answer.out) == (1, "")
+    assert f"port {port}" in answer.err and "is in use" in answer.err and "another port" in answer.err and "Traceback" not in answer.err
+
+
+def test_a_directory_in_use_is_refused_and_names_who_has_it(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as (server, _):
+        answer = Running("serve", str(tmp_path / "data"), "--listen=127.0.0.1:0").end()
+        assert answer.code == 1 and f"in use by process {server.pid}" in answer.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    with serving(tmp_path / "data") as (server, _):
+        family = psutil.Process(server.pid).children(recursive=True)
+        server.process.send_signal(number)
+        assert server.end().code == 0
+    until(lambda: not any(process.is_running() for process in family))
+
+
+def test_what_was_started_is_there_after_a_restart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for is_first in (True, False):
+        with serving(tmp_path / "data") as (server, address), running("worker", "orders", f"--address={address}") as worker:
+            worker.line()
+            cli = Cli(capsys, address)
+            if is_first:
+                assert cli("start", "approval", "survivor", "--address", address).code == 0
+                for process in [*psutil.Process(server.pid).children(recursive=True), psutil.Process(server.pid)]:
+                    process.kill()
+                server.end()
+            else:
+                assert cli("signal", "survivor", "approved", "true", "--address", address).code == 0
+                assert cli("result", "survivor", "--address", address, "--json").json["result"] == "approved"
+
+
+def test_a_server_that_is_to_die_with_its_parent_does(tmp_path: Path) -> None:
+    # A parent that only starts the server, passes its line on, and waits to be killed.
+    program = f"""
+import os, subprocess, sys, time
+server = subprocess.Popen([sys.executable, "-m", "fusee_mp.cli", "serve", {str(tmp_path / "data")!r}, "--listen=127.0.0.1:0", "--json",
+                           f"--parent={{os.getpid()}}"], stderr=subprocess.DEVNULL)
+time.sleep(600)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    family = [psutil.Process(json.loads(parent.stdout.readline())["pid"])]
+    family += family[0].children(recursive=True)
+    assert len(family) > 1
+    parent.kill()
+    parent.wait(PATIENCE_S)
+    parent.stdout.close()
+    until(lambda: not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family))
+
+
+def test_a_parent_that_is_gone_already_is_noticed(tmp_path: Path) -> None:
+    answer = Running("serve", str(tmp_path / "data"), f"--parent={os.getppid()}").end()
+    assert (answer.code, answer.out) == (0, "")
+    assert not (tmp_path / "data").exists()

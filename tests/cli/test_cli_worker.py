@@ -1,0 +1,144 @@
+"""Workers as commands: what they load, how many there are, and how they end."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.cli.harness import Answer, Cli, Running, running, serving, until
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("server"), shards=3) as (_, address):
+        yield address
+
+
+def holders(offline: Cli, address: str) -> list[list[int]]:
+    """The shards of each worker, once all are held."""
+    def held() -> Any:
+        status = offline("shards", "--json", f"--address={address}").json
+        return all(shard["worker"] for shard in status["shards"]) and sorted(worker["held"] for worker in status["workers"])
+
+    found: list[list[int]] = until(held)
+    return found
+
+
+def worker_processes(supervisor: Running) -> list[psutil.Process]:
+    found: list[psutil.Process] = until(lambda: len(all_ := psutil.Process(supervisor.pid).children()) == 2 and all_)
+    return found
+
+
+def test_two_processes_share_the_shards_evenly_and_end_with_their_supervisor(server: str, offline: Cli) -> None:
+    with running("worker", "orders", "--processes=2", f"--address={server}") as supervisor:
+        supervisor.line(), supervisor.line()
+        assert sorted(map(len, holders(offline, server))) == [1, 2]
+        workers = worker_processes(supervisor)
+        assert supervisor.stop().code == 0
+    assert not any(process.is_running() for process in workers)
+
+
+def test_a_worker_process_that_dies_is_started_again(server: str, offline: Cli) -> None:
+    with running("worker", "orders", "--processes=2", f"--address={server}") as supervisor:
+        supervisor.line(), supervisor.line()
+        victim, other = worker_processes(supervisor)
+        victim.kill()
+        supervisor.line()
+        assert other.is_running()
+        assert victim not in worker_processes(supervisor)
+        assert sorted(map(len, holders(offline, server))) == [1, 2]
+        assert offline("run", "where", "--address", server, "--timeout=20s").code == 0
+    assert f"worker process {victim.pid} was killed by SIGKILL; starting it again" in supervisor.err
+
+
+def test_no_worker_process_outlives_a_supervisor_that_is_killed(server: str) -> None:
+    with running("worker", "orders", "--processes=2", f"--address={server}") as supervisor:
+        supervisor.line(), supervisor.line()
+        workers = worker_processes(supervisor)
+        supervisor.process.kill()
+        supervisor.end()
+    until(lambda: not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in workers))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_worker_in_order_through_its_lifespan(server: str, tmp_path: Path, number: signal.Signals) -> None:
+    trace = tmp_path / "trace"
+    with running("worker", "orders", f"--address={server}", ORDERS_TRACE=str(trace)) as worker:
+        assert worker.line().endswith("workflows order, approval, where")
+        assert trace.read_text() == "entered\n"
+        worker.process.send_signal(number)
+        assert worker.end().code == 0
+    assert trace.read_text() == "entered\nleft\n"
+
+
+def test_a_worker_that_stands_by_ends_at_once_when_told(server: str, offline: Cli) -> None:
+    with running("worker", "orders", f"--address={server}") as holder:
+        holder.line()
+        holders(offline, server)
+        with running("worker", "orders", f"--address={server}", "--name=standby") as standby:
+            until(lambda: "Standing by: standby" in offline("shards", f"--address={server}").out)
+            answer = standby.stop()
+            assert (answer.code, answer.out) == (0, "")
+
+
+def test_max_shards_bounds_what_a_worker_takes(server: str, offline: Cli) -> None:
+    with running("worker", "orders", f"--address={server}", "--max-shards=1") as first:
+        first.line()
+        with running("worker", "orders", f"--address={server}") as second:
+            second.line()
+            assert sorted(map(len, holders(offline, server))) == [1, 2]
+
+
+def test_an_attribute_chooses_what_is_run(server: str) -> None:
+    for target, names in (("orders:order", ["order"]), ("orders:BUNDLE", ["order", "approval"])):
+        with running("worker", target, "--json", f"--address={server}") as worker:
+            assert json.loads(worker.line())["workflows"] == names
+
+
+def test_a_worker_waits_for_a_server_that_comes_back(tmp_path: Path, offline: Cli) -> None:
+    address = f"unix:{tmp_path}/s"
+    with serving(tmp_path / "data", f"--unix={tmp_path}/s") as (first, _):
+        worker = Running("worker", "orders", f"--address={address}", f"--parent={os.getpid()}")
+        try:
+            worker.line()
+            assert first.stop().code == 0
+            with serving(tmp_path / "data", f"--unix={tmp_path}/s"):
+                assert offline("run", "where", f"--address={address}", "--timeout=20s", "--json").json["result"] == worker.pid
+                assert worker.stop().code == 0
+        finally:
+            if worker.process.returncode is None:
+                worker.stop()
+
+
+BROKEN = "import orders\n\ndef helper():\n    raise KeyError('a key of theirs')\n\nhelper()\n"
+
+
+@pytest.mark.parametrize(("target", "source", "words"), [
+    ("no_such_module", "", 'no module "no_such_module" is in'),
+    ("shop/orders.py", "", "Write it as Python imports it: shop.orders"),
+    ("not a module", "", "is not the name of a module"),
+    ("shop", "", "has no workflow"),
+    ("shop", "import no_such_library\n", "no_such_library"),
+    ("shop", BROKEN.replace("import orders\n", ""), "in helper"),
+    ("shop", "def f(:\n", "SyntaxError"),
+    ("shop:nothing", "", "found nothing of that name"),
+    ("shop:number", "number = 1\n", "found 1"),
+    ("shop", "from fusee_mp import workflow\n@workflow\nasync def w(ctx): ...\nlifespan = 3\n", "asynccontextmanager"),
+])
+def test_a_module_that_cannot_be_run_is_wrong_use_and_says_why(tmp_path: Path, server: str, target: str, source: str, words: str) -> None:
+    (tmp_path / "shop.py").write_text(source)
+    answer = Running("worker", target, f"--address={server}", cwd=tmp_path).end()
+    assert (answer.code, answer.out) == (2, "")
+    assert words in answer.err
+    assert "fusee_mp/cli" not in answer.err  # The user's own lines, not ours.
+
+
+def test_several_processes_of_a_module_that_cannot_be_run_end_with_wrong_use(server: str) -> None:
+    answer: Answer = Running("worker", "no_such_module", "--processes=2", f"--address={server}").end()
+    assert answer.code == 2 and 'no module "no_such_module"' in answer.err
