@@ -54,8 +54,8 @@ class Peer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.sock.close()
 
-    def send(self, message: m.Message, request: int = 0) -> None:
-        self.sock.sendall(m.encode(message, request))
+    def send(self, message: m.Message, request: int = 0, epoch: int = 0) -> None:
+        self.sock.sendall(m.encode(message, request, 0, epoch))
 
     def frame(self) -> Frame | None:
         """The next frame that is no PING, or None at the end of the stream. PINGs alone are not waited for any longer than nothing."""

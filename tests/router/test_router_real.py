@@ -25,7 +25,7 @@ def test_a_lease_is_granted_under_a_higher_epoch_each_time_also_after_a_kill(tmp
                 until(lambda: server.shard(0)["worker"] == "w/2")
                 facts = until(lambda: server.shard(0) if server.shard(0)["durable_lsn"] else None)
                 assert facts["durable_lsn"] >= 3 and facts["keeper_pid"]
-                successor.leases[0].send(m.Return())
+                successor.leases[0].send(m.Return(), epoch=3)
                 until(lambda: not server.shard(0)["worker"])
         assert server.terminate() == 0
 
