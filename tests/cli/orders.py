@@ -50,10 +50,12 @@ BUNDLE = [order, approval]
 @asynccontextmanager
 async def lifespan() -> AsyncIterator[None]:
     """Leaves a trace at both ends, if somebody wants to see it."""
-    trace = os.environ.get("ORDERS_TRACE")
-    for word in ("entered", "left"):
-        if trace:
-            with open(trace, "a") as file:
-                file.write(f"{word}\n")
-        if word == "entered":
-            yield
+    _trace("entered")
+    yield
+    _trace("left")
+
+
+def _trace(word: str) -> None:
+    if path := os.environ.get("ORDERS_TRACE"):
+        with open(path, "a") as file:
+            file.write(f"{word}\n")

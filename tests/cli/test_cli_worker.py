@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from fusee_mp.cli.modules import load
 from tests.cli.harness import Answer, Cli, Running, running, serving, until
 
 
@@ -96,9 +98,9 @@ def test_max_shards_bounds_what_a_worker_takes(server: str, offline: Cli) -> Non
 
 
 def test_an_attribute_chooses_what_is_run(server: str) -> None:
-    for target, names in (("orders:order", ["order"]), ("orders:BUNDLE", ["order", "approval"])):
-        with running("worker", target, "--json", f"--address={server}") as worker:
-            assert json.loads(worker.line())["workflows"] == names
+    with running("worker", "orders:order", "--json", f"--address={server}") as worker:
+        assert json.loads(worker.line())["workflows"] == ["order"]
+    assert [workflow.name for workflow in load("tests.cli.orders:BUNDLE").workflows] == ["order", "approval"]
 
 
 def test_a_worker_waits_for_a_server_that_comes_back(tmp_path: Path, offline: Cli) -> None:
@@ -116,7 +118,7 @@ def test_a_worker_waits_for_a_server_that_comes_back(tmp_path: Path, offline: Cl
                 worker.stop()
 
 
-BROKEN = "import orders\n\ndef helper():\n    raise KeyError('a key of theirs')\n\nhelper()\n"
+BROKEN = "def helper():\n    raise KeyError('a key of theirs')\n\nhelper()\n"
 
 
 @pytest.mark.parametrize(("target", "source", "words"), [
@@ -125,15 +127,20 @@ BROKEN = "import orders\n\ndef helper():\n    raise KeyError('a key of theirs')\
     ("not a module", "", "is not the name of a module"),
     ("shop", "", "has no workflow"),
     ("shop", "import no_such_library\n", "no_such_library"),
-    ("shop", BROKEN.replace("import orders\n", ""), "in helper"),
+    ("shop", BROKEN, "in helper"),
     ("shop", "def f(:\n", "SyntaxError"),
     ("shop:nothing", "", "found nothing of that name"),
     ("shop:number", "number = 1\n", "found 1"),
     ("shop", "from fusee_mp import workflow\n@workflow\nasync def w(ctx): ...\nlifespan = 3\n", "asynccontextmanager"),
 ])
-def test_a_module_that_cannot_be_run_is_wrong_use_and_says_why(tmp_path: Path, server: str, target: str, source: str, words: str) -> None:
+def test_a_module_that_cannot_be_run_is_wrong_use_and_says_why(
+    tmp_path: Path, offline: Cli, monkeypatch: pytest.MonkeyPatch, target: str, source: str, words: str,
+) -> None:
     (tmp_path / "shop.py").write_text(source)
-    answer = Running("worker", target, f"--address={server}", cwd=tmp_path).end()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.delitem(sys.modules, "shop", raising=False)
+    answer = offline("worker", target)
     assert (answer.code, answer.out) == (2, "")
     assert words in answer.err
     assert "fusee_mp/cli" not in answer.err  # The user's own lines, not ours.

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
@@ -159,8 +160,18 @@ def _family(pid: int) -> Sequence[psutil.Process]:
 
 
 def _kill(family: Sequence[psutil.Process]) -> None:
-    """Kill all of them, and wait until they are gone."""
+    """Kill all of them, and wait until none of them runs."""
     for process in family:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(family, timeout=PATIENCE_S)
+    end = time.monotonic() + PATIENCE_S
+    while any(_runs(process) for process in family) and time.monotonic() < end:
+        time.sleep(LOOK_S / 10)
+
+
+def _runs(process: psutil.Process) -> bool:
+    # One that nobody has reaped yet has ended all the same: who adopts orphans here may be slow at it.
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
