@@ -51,6 +51,36 @@ class TerminateCall(_Call, tag="terminate"):
     repeat: bool = False
 
 
+class UpdateCall(_Call, tag="update"):
+    """Waits for the handler's end. `update` is the ID of the update, by default that of the request."""
+
+    id: str
+    name: str
+    payload: bytes
+    update: str
+    request: str
+    repeat: bool = False
+
+
+class StartWithUpdateCall(_Call, tag="start_with_update"):
+    """An update of the ID's open run, or a start and an update in one."""
+
+    id: str
+    type: str
+    input: bytes
+    name: str
+    payload: bytes
+    update: str
+    request: str
+    repeat: bool = False
+
+
+class QueryCall(_Call, tag="query"):
+    id: str
+    name: str
+    payload: bytes
+
+
 class ResultCall(_Call, tag="result"):
     """Waits for the end of the newest run of the ID."""
 
@@ -63,8 +93,8 @@ class StartedCall(_Call, tag="started"):
     id: str
 
 
-Call: TypeAlias = StartCall | SignalCall | CancelCall | TerminateCall | ResultCall | StartedCall
-Mutation: TypeAlias = StartCall | SignalCall | CancelCall | TerminateCall
+Mutation: TypeAlias = StartCall | SignalCall | CancelCall | TerminateCall | UpdateCall | StartWithUpdateCall
+Call: TypeAlias = Mutation | QueryCall | ResultCall | StartedCall
 
 
 class Started(Struct, array_like=True, frozen=True, gc=False):
@@ -75,7 +105,7 @@ class Started(Struct, array_like=True, frozen=True, gc=False):
 
 
 class Outcome(Struct, array_like=True, frozen=True, gc=False):
-    """The answer to a result call: how the run ended."""
+    """The answer to a result call: how the run ended. To an update or a query: how its handler ended."""
 
     status: str
     payload: bytes

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from fusee_mp.core import records as r
 from fusee_mp.errors import NonDeterminismError
 
 H = TypeVar("H")
+Asked: TypeAlias = r.Timer | r.Child | r.Send | r.Attributes | r.UpdateDone
 
 
 class Journal(Generic[H]):
@@ -25,6 +26,7 @@ class Journal(Generic[H]):
 
     __slots__ = (
         "start", "size", "now", "latest", "open", "closed", "_known", "_unclaimed", "_asked", "_pending", "_attempts", "fed", "replaying",
+        "unfed_updates",
     )
 
     def __init__(self, start: r.Start) -> None:
@@ -33,12 +35,13 @@ class Journal(Generic[H]):
         self.now = start.at  # of the last outcome that was fed: the code's time
         self.latest = start.at  # of the last record
         self.fed = 0
+        self.unfed_updates = int(start.update is not None)  # accepted: the run does not end without them
         self.replaying = False  # until the code has had its turn with the last recorded outcome
         self.open: dict[str, H] = {}
         self.closed: set[str] = set()  # asked, then given up by the code: a late outcome of it is dropped
         self._known: dict[str, tuple[str, str, int]] | None = None
         self._unclaimed: dict[str, None] = {}  # of these, in their order, what the code has not come to yet
-        self._asked: dict[str, r.Timer | r.Child | r.Send | r.Attributes] | None = None
+        self._asked: dict[str, Asked] | None = None
         self._pending: deque[r.Outcome] = deque()
         self._attempts: dict[str, r.Attempt] = {}
 
@@ -51,6 +54,8 @@ class Journal(Generic[H]):
             raise NonDeterminismError(f"a journal begins with a start record, this one with {start!r}")
         self: Journal[H] = cls(start)
         self._known, self._asked, self.replaying = {}, {}, True
+        if start.update is not None:
+            self._pending.append(start.update)
         for record in rest:
             self.size += 1
             self.latest = max(self.latest, record.at)
@@ -66,6 +71,7 @@ class Journal(Generic[H]):
                 self._pending.append(record)
         elif isinstance(record, r.OUTCOMES):
             self._pending.append(record)
+            self.unfed_updates += isinstance(record, r.Update)
         elif isinstance(record, r.Attempt):
             self._known[record.op] = ("step", record.name, self.size - 1)
             self._attempts[record.op] = record
@@ -73,7 +79,7 @@ class Journal(Generic[H]):
             self._known[record.op] = (*_identity(record), self.size - 1)
             self._asked[record.op] = record
 
-    def ask(self, op: str, kind: str, name: str) -> r.Timer | r.Child | r.Send | r.Attributes | None:
+    def ask(self, op: str, kind: str, name: str) -> Asked | None:
         """The code asks for this operation: returns what was recorded of the asking, or None when it is to be recorded now.
 
         Raises NonDeterminismError when the journal holds something else there.
@@ -139,8 +145,9 @@ class Journal(Generic[H]):
         return waiter
 
     def pass_time(self, outcome: r.Outcome) -> None:
-        """An outcome without an operation (a signal, a cancel) is being fed."""
+        """An outcome without an operation (a signal, a cancel, an update) is being fed."""
         self.fed += 1
+        self.unfed_updates -= isinstance(outcome, r.Update)
         if outcome.at > self.now:
             self.now = outcome.at
 
@@ -176,16 +183,18 @@ class Journal(Generic[H]):
 
 
 # Recorded in the turn in which they are asked for (rule 3). A step leaves its first record with its outcome.
-RECORDED_KINDS = frozenset(("timer", "child", "send", "attributes"))
+RECORDED_KINDS = frozenset(("timer", "child", "send", "attributes", "answer"))
 
 
-def _identity(record: r.Timer | r.Child | r.Send | r.Attributes) -> tuple[str, str]:
+def _identity(record: Asked) -> tuple[str, str]:
     if isinstance(record, r.Timer):
         return "timer", record.name
     if isinstance(record, r.Child):
         return "child", record.type
     if isinstance(record, r.Send):
         return "send", f"{record.kind} {record.name}".rstrip()
+    if isinstance(record, r.UpdateDone):
+        return "answer", record.name
     return "attributes", ""
 
 

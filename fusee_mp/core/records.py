@@ -50,7 +50,10 @@ class Grant(_Record, tag=1):
 
 
 class Start(_Record, tag=2):
-    """A run began. `behaviour` names the asyncio behaviour of the interpreter that ran it first; `seed` feeds ctx.random()."""
+    """A run began. `behaviour` names the asyncio behaviour of the interpreter that ran it first; `seed` feeds ctx.random().
+
+    `update` was accepted with the start, before its validator could be asked, and is the first outcome.
+    """
 
     run: int
     at: int
@@ -68,6 +71,7 @@ class Start(_Record, tag=2):
     origin: int | None = None
     scheduled_at: int | None = None
     seed: int = 0
+    update: Update | None = None
 
 
 class StepDone(_Record, tag=3):
@@ -261,25 +265,49 @@ class Refused(_Record, tag=20):
     source: Source
 
 
+class Update(_Record, tag=21):
+    """An update was accepted: its handler begins. `id` is the update's own, unlike any other of its run."""
+
+    run: int
+    at: int
+    name: str
+    id: str
+    payload: bytes
+    request: str = ""
+
+
+class UpdateDone(_Record, tag=22):
+    """The handler of an update came to its end. "refused": by the validator (of one that came with the start), `payload` says why."""
+
+    run: int
+    at: int
+    op: str
+    name: str
+    id: str
+    status: Literal["ok", "failed", "cancelled", "refused"]
+    payload: bytes
+
+
 Record: TypeAlias = (
     Grant | Start | StepDone | Attempt | Timer | Fired | Signal | Child | ChildDone | Send | CancelRequested | Done
     | Quiet | Skipped | Acked | Quarantined | Unquarantined | Deleted | Attributes | Refused
+    | Update | UpdateDone
 )
-Outcome: TypeAlias = StepDone | Fired | Signal | ChildDone | CancelRequested
+Outcome: TypeAlias = StepDone | Fired | Signal | ChildDone | CancelRequested | Update
 RunRecord: TypeAlias = (
     Start | StepDone | Attempt | Timer | Fired | Signal | Child | ChildDone | Send | CancelRequested | Done
-    | Quiet | Quarantined | Unquarantined | Deleted | Attributes
+    | Quiet | Quarantined | Unquarantined | Deleted | Attributes | Update | UpdateDone
 )
 
-OUTCOMES: Final = (StepDone, Fired, Signal, ChildDone, CancelRequested)
-ASKED: Final = (Timer, Child, Send, Attributes)
+OUTCOMES: Final = (StepDone, Fired, Signal, ChildDone, CancelRequested, Update)
+ASKED: Final = (Timer, Child, Send, Attributes, UpdateDone)
 MESSAGES: Final = (Child, Send, Done, Refused)
 # What a journal shows under these words; `describe` and exports use them.
 KIND: Final[dict[type[Struct], str]] = {
     Grant: "grant", Start: "start", StepDone: "step", Attempt: "attempt", Timer: "timer", Fired: "fired", Signal: "signal",
     Child: "child", ChildDone: "child_done", Send: "send", CancelRequested: "cancel", Done: "done", Quiet: "quiet",
     Skipped: "skipped", Acked: "acked", Quarantined: "quarantined", Unquarantined: "unquarantined", Deleted: "deleted",
-    Attributes: "attributes", Refused: "refused",
+    Attributes: "attributes", Refused: "refused", Update: "update", UpdateDone: "update_done",
 }
 # Kept in the log and folded, but no part of a journal.
 NOT_IN_JOURNAL: Final = (Grant, Quiet, Skipped, Acked, Deleted, Refused)

@@ -260,6 +260,7 @@ def _refused(group: Group, record: r.Refused, entry: Entry) -> None:
 _OF_RUN: Final[dict[type, Callable[[Group, Row, Any, Entry], None]]] = {
     r.Signal: _arrival, r.CancelRequested: _arrival, r.ChildDone: _source_only, r.Child: _message, r.Send: _message, r.Done: _done,
     r.Quiet: _quiet, r.Quarantined: _quarantined, r.Unquarantined: _unquarantined, r.Deleted: _deleted, r.Attributes: _attributes,
+    r.Update: _arrival,
 }
 _OF_SHARD: Final[dict[type, Callable[[Group, Any, Entry], None]]] = {
     r.Grant: _grant, r.Skipped: _skipped, r.Acked: _acked, r.Refused: _refused,

@@ -17,17 +17,19 @@ SMALL: list[Any] = [
     r.Send(1, AT, "4", 0, 2, "signal", "order-2"), r.CancelRequested(1, AT, ""), r.Done(1, AT, "ok", b"1"), r.Quiet(1, AT, None),
     r.Skipped(AT, SOURCE, "no open run"), r.Acked(2, 9), r.Quarantined(1, AT, "nondeterminism", "changed", 3),
     r.Unquarantined(1, AT), r.Deleted(1, AT), r.Attributes(1, AT, "5", b'{"a":1}'),
-    r.Refused(AT, "order-1/ship", 3, 8, PARENT, b"{}", SOURCE),
+    r.Refused(AT, "order-1/ship", 3, 8, PARENT, b"{}", SOURCE), r.Update(1, AT, "add", "u-1", b"5"),
+    r.UpdateDone(1, AT, "u1/2", "add", "u-1", "ok", b"15"),
 ]
 FULL: list[Any] = [
     r.Start(1 << 40, AT, "ein Auftrag für 日本", "checkout", b'{"n":1}', "request-1", 3, "cpython-3.11", AT + 60_000, b'{"a":1}', PARENT,
-            "abandon", SOURCE, 11, AT - 5, (1 << 62) - 1),
+            "abandon", SOURCE, 11, AT - 5, (1 << 62) - 1, r.Update(1 << 40, AT, "add", "u-1", b"5", "request-1")),
     r.StepDone(2, AT, "2/1/3", "charge", 5, "failed", b'{"type":"builtins:ValueError"}'),
     r.StepDone(2, AT, "2/1/3", "charge", 0, "cancelled", b""),
     r.Signal(1, AT, "go", b"[1,2]", "request-2", SOURCE), r.Child(1, AT, "3", 4, 1, "c", "ship", b"{}", "cancel", 5_000),
     r.ChildDone(1, AT, "3", "refused", b"{}", SOURCE), r.Send(1, AT, "", 4, 2, "terminate", "c", "", b"", "3"),
     r.Send(1, AT, "4", 4, 3, "signal", "order-2", "go", b"7"), r.CancelRequested(1, AT, "too late", "request-3", SOURCE),
     r.Done(1, AT, "timed_out", b"", "its deadline has passed", "request-4", PARENT, 3, 10, SOURCE), r.Quiet(1, AT, AT + 5, True),
+    r.Update(1, AT, "add", "u-1", b"5", "request-5"), r.UpdateDone(1, AT, "u1/1", "add", "u-1", "refused", b"too many"),
 ]
 
 

@@ -116,6 +116,7 @@ class _History:
             lambda: r.ChildDone(run, at, "3", "ok", b"", self.source()),
             lambda: r.Send(run, at, "4", kind="signal", id="other", **self.message()),
             lambda: r.CancelRequested(run, at, "why", self.request(), self.source()),
+            lambda: r.Update(run, at, "add", f"u-{at}", b"5", self.request()), lambda: r.UpdateDone(run, at, "u1/1", "add", "u-1", "ok", b"5"),
             lambda: done(run, rng.choice(["ok", "failed", "reset"]), at=at, request=self.request(), source=self.source()),
             lambda: done(run, "cancelled", at=at, parent=PARENT, **self.message()),
             lambda: r.Quarantined(run, at, "nondeterminism", "asked for other", 3), lambda: r.Unquarantined(run, at),

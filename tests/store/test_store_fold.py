@@ -37,6 +37,21 @@ def test_a_run_is_suspended_with_its_due_time_until_its_next_record() -> None:
     assert store.read("due", (9000,)) == [] and len(store.read("open_runs", ())) == 1
 
 
+def test_an_update_and_its_end_belong_to_the_journal_and_wake_a_quiet_run() -> None:
+    update, end = r.Update(1, 1007, "add", "u-1", b"5", "q-7"), r.UpdateDone(1, 1008, "u1/1", "add", "u-1", "ok", b"5")
+    store = folded(start(), quiet(due=5000), update, end)
+    assert store.read("find", ("order-1",)).status == "running"
+    assert store.read("request", ("q-7",)) == Request(1, "order-1", 3)
+    assert [r.decode(data) for data in r.unframe(store.read("fetch", (1,)).data)] == [start(), update, end]
+
+
+def test_a_start_keeps_the_update_that_came_with_it() -> None:
+    first = r.Start(1, 1007, "order-1", "checkout", b"null", "q-7", update=r.Update(1, 1007, "add", "u-1", b"5", "q-7"))
+    store = folded(first)
+    assert store.read("request", ("q-7",)) == Request(1, "order-1", 1)
+    assert [r.decode(data) for data in r.unframe(store.read("fetch", (1,)).data)] == [first]
+
+
 def test_a_parked_run_is_listed_as_parked() -> None:
     store = folded(start(), quiet(due=None, parked=True))
     assert store.read("status", ("order-1",)).status == "parked"
