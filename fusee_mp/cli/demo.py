@@ -61,7 +61,7 @@ def _say_summary(s: dict[str, Any]) -> None:
         ("throughput", f"{s['steps_per_s']:,} steps/s over {s['seconds']} s, outages included"),
         ("a step", "p50 {p50} ms, p99 {p99} ms, longest {max} ms, its own fsync included".format(**s["step_ms"])),
         ("a start, durable", "p50 {p50} ms, p99 {p99} ms, longest {max} ms".format(**s["start_ack_ms"])),
-        *((f"{kill['what']} killed", f"{kill['under_way']} orders under way, all well after {kill['well_again_s']} s") for kill in s["kills"]),
+        *((f"{kill['what']} killed", f"{kill['under_way']} orders under way, all well after {(kill['ended_ms'] - kill['began_ms']) / 1000:.1f} s") for kill in s["kills"]),
         ("starts lost", f"{s['starts_lost']}"),
         ("ran twice", f"{repeated} steps: done, but not yet recorded, when something was killed"),
         ("ran again though recorded", f"{s['steps_repeated_after_recorded']} steps: each journal holds the entry of the last time a step ran"),

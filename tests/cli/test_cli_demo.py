@@ -79,11 +79,12 @@ class Story:
     def __init__(self) -> None:
         self.runs = {"o": run_of("o", 0, ORDER_STEPS, ("fired", "signal", "child_done")), "s": run_of("s", 1, SHIPMENT_STEPS)}
         self.ledger = {
-            f"{run.id}/7/{record.fields['op']}": [Line(1, record.fields["payload"])]
+            f"{run.id}/7/{record.fields['op']}": [Line(1, record.fields["payload"], 1000)]
             for run in self.runs.values() for record in run.journal if record.kind == "step"
         }
         self.results = {"o": "o-confirm"}
         self.count_ = 1
+        self.outages = [(500, 1500)]
 
     async def describe(self, id: str) -> RunDetail | None:
         return self.runs.get(id)
@@ -95,18 +96,23 @@ class Story:
         self.runs[id] = dataclasses.replace(self.runs[id], **changes)
 
     def proof(self) -> Proof:
-        return asyncio.run(prove(cast(Client, self), self.ledger, {"o": Order("o", "s")}, self.results))
+        return asyncio.run(prove(cast(Client, self), self.ledger, {"o": Order("o", "s")}, self.results, self.outages))
 
 
 def test_the_proof_accepts_what_went_well_and_what_was_repeated_before_it_was_recorded() -> None:
     story = Story()
-    story.ledger["o/7/2"].insert(0, Line(1, "done and then killed"))
+    story.ledger["o/7/2"].insert(0, Line(1, "done and then killed", 400))
     proof = story.proof()
     assert (proof.faults, proof.orders, proof.steps, proof.repeated, proof.repeated_after_recorded) == ([], 1, 5, 1, 0)
 
 
 def again(story: Story) -> None:
-    story.ledger["o/7/2"].append(Line(1, "once more"))
+    story.ledger["o/7/2"].append(Line(1, "once more", 1100))
+
+
+def again_without_a_kill(story: Story) -> None:
+    story.ledger["o/7/2"].insert(0, Line(1, "done and not killed", 900))
+    story.outages = [(1200, 1500), (100, 800)]
 
 
 def never(story: Story) -> None:
@@ -114,11 +120,11 @@ def never(story: Story) -> None:
 
 
 def other_attempt(story: Story) -> None:
-    story.ledger["o/7/2"] = [Line(2, "o-charge")]
+    story.ledger["o/7/2"] = [Line(2, "o-charge", 1000)]
 
 
 def forgotten(story: Story) -> None:
-    story.ledger["o/7/99"] = [Line(1, "x")]
+    story.ledger["o/7/99"] = [Line(1, "x", 1000)]
 
 
 def lost(story: Story) -> None:
@@ -150,7 +156,8 @@ def one_more_run(story: Story) -> None:
 
 
 @pytest.mark.parametrize(("spoil", "words"), [
-    (again, "ran again after it had been recorded"), (never, "the ledger does not have"), (other_attempt, "attempt 1 is recorded"),
+    (again, "ran again after it had been recorded"), (again_without_a_kill, "though nothing was killed"),
+    (never, "the ledger does not have"), (other_attempt, "attempt 1 is recorded"),
     (forgotten, "no journal has it"), (lost, "is lost"), (open_still, "is running"), (step_left_out, "should have recorded the steps"),
     (signal_twice, "one signal"), (same_shard, "another shard"), (wrong_answer, "another result"), (one_more_run, "there are 2 orders"),
 ])
@@ -174,7 +181,7 @@ def test_the_ledger_keeps_every_line_in_order_also_from_two_writers(tmp_path: Pa
 
     entries = asyncio.run(write())
     found = read_ledger(tmp_path / "ledger")
-    assert found["a/1/1"] == [Line(number + 1, entry) for number, entry in enumerate(entries[:4])]
+    assert [(line.attempt, line.entry) for line in found["a/1/1"]] == list(enumerate(entries[:4], 1))
     assert len(found) == 51 and len(set(entries)) == 54
 
 

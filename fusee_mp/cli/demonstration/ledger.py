@@ -1,7 +1,7 @@
 # The outside world of the demonstration: a file in which every step leaves a line when it does its work.
 #
-# Each line has the step's idempotency key, which is the same in all its attempts, the number of the attempt, and an entry number, which is
-# never the same twice. A step returns its entry number, so its journal says which of the lines was recorded as its outcome.
+# Each line has the step's idempotency key, which is the same in all its attempts, the number of the attempt, an entry number, which is
+# never the same twice, and the time. A step returns its entry number, so its journal says which of the lines was recorded as its outcome.
 #
 # Rule 1: lines are only ever appended, by one system call each: all processes share one order, and a kill leaves no half of one.
 # Rule 2: a line is written before anything is awaited, while the worker certainly holds the shard. So the lines of one key are in the
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +29,7 @@ class Ledger:
     async def write(self, key: str, attempt: int) -> str:
         """Leave a line for this key; its entry number, once the line is on disk."""
         entry = secrets.token_hex(8)
-        os.write(self._fd, f"{key} {attempt} {entry}\n".encode())
+        os.write(self._fd, f"{key} {attempt} {entry} {now_ms()}\n".encode())
         loop = asyncio.get_running_loop()
         done = loop.create_future()
         self._waiting.append(done)
@@ -56,12 +57,17 @@ class Ledger:
 class Line(NamedTuple):
     attempt: int
     entry: str
+    at_ms: int
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def read_ledger(path: Path) -> dict[str, list[Line]]:
     """The lines of each key, in the order in which they were written."""
     lines: defaultdict[str, list[Line]] = defaultdict(list)
     for text in path.read_text().splitlines():
-        key, attempt, entry = text.split(" ")
-        lines[key].append(Line(int(attempt), entry))
+        key, attempt, entry, at_ms = text.split(" ")
+        lines[key].append(Line(int(attempt), entry, int(at_ms)))
     return dict(lines)

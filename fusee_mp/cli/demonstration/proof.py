@@ -4,7 +4,8 @@
 # number of its line, so a journal names the line that counted. From that:
 #
 # 1. A step whose recorded line is the last one of its key was never run again after it was recorded: a later run would have left a
-#    later line. If it has earlier lines, those were done, and not recorded, when something was killed.
+#    later line. If it has earlier lines, those were done and not recorded; and that only where something that runs or records steps
+#    was killed between one line and the next.
 # 2. A step whose recorded line is not in the ledger never happened.
 # 3. A key of the ledger that no journal has was done and forgotten.
 """`prove`: compare what happened with what was recorded."""
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 from fusee_mp.cli.demonstration.ledger import Line
@@ -21,6 +23,7 @@ from fusee_mp.sdk.client import Client
 from fusee_mp.sdk.types import JournalRecord, RunDetail
 
 Lines: TypeAlias = Mapping[str, Sequence[Line]]
+Outages: TypeAlias = Sequence[tuple[int, int]]
 READERS: Final = 32
 
 
@@ -28,6 +31,7 @@ READERS: Final = 32
 class Proof:
     """What was found. `faults` is empty when every claim holds."""
 
+    outages: Outages
     orders: int = 0
     steps: int = 0
     repeated: int = 0
@@ -39,9 +43,11 @@ class Proof:
     faults: list[str] = field(default_factory=list)
 
 
-async def prove(client: Client, ledger: Lines, acknowledged: Mapping[str, Order], results: Mapping[str, str]) -> Proof:
-    """Check every acknowledged order, its shipment, and that there is nothing else."""
-    proof = Proof()
+async def prove(
+    client: Client, ledger: Lines, acknowledged: Mapping[str, Order], results: Mapping[str, str], outages: Outages,
+) -> Proof:
+    """Check every acknowledged order, its shipment, and that there is nothing else. `outages`: from each kill until all was well, in ms."""
+    proof = Proof(outages=outages)
     unread = iter(acknowledged.values())
     seen: set[str] = set()
     await asyncio.gather(*(_check_orders(proof, client, ledger, unread, results, seen) for _ in range(READERS)))
@@ -79,16 +85,23 @@ def _check_steps(proof: Proof, detail: RunDetail, steps: Sequence[str], ledger: 
 
 def _check_step(proof: Proof, key: str, record: JournalRecord, lines: Sequence[Line]) -> None:
     proof.steps += 1
-    recorded = Line(record.fields["attempt"], record.fields["payload"])
-    if recorded.entry not in [line.entry for line in lines]:
-        proof.faults.append(f"{key} is recorded with entry {recorded.entry}, which the ledger does not have")
-    elif lines[-1].entry != recorded.entry:
+    entry, attempt = record.fields["payload"], record.fields["attempt"]
+    if entry not in [line.entry for line in lines]:
+        proof.faults.append(f"{key} is recorded with entry {entry}, which the ledger does not have")
+    elif lines[-1].entry != entry:
         proof.repeated_after_recorded += 1
-        proof.faults.append(f"{key} ran again after it had been recorded: entry {recorded.entry} is recorded, {lines[-1].entry} came later")
-    elif lines[-1] != recorded:
-        proof.faults.append(f"{key} was done in attempt {lines[-1].attempt}, and attempt {recorded.attempt} is recorded")
+        proof.faults.append(f"{key} ran again after it had been recorded: entry {entry} is recorded, {lines[-1].entry} came later")
+    elif lines[-1].attempt != attempt:
+        proof.faults.append(f"{key} was done in attempt {lines[-1].attempt}, and attempt {attempt} is recorded")
     elif len(lines) > 1:
         proof.repeated += 1
+        _check_repeats(proof, key, lines)
+
+
+def _check_repeats(proof: Proof, key: str, lines: Sequence[Line]) -> None:
+    for before, after in pairwise(lines):
+        if not any(before.at_ms <= end_ms and after.at_ms >= begin_ms for begin_ms, end_ms in proof.outages):
+            proof.faults.append(f"{key} ran again ({before.entry}, then {after.entry}) though nothing was killed meanwhile")
 
 
 def _check_order(proof: Proof, order: RunDetail, shipment: RunDetail, result: str | None) -> None:
