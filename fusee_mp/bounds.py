@@ -10,6 +10,8 @@ WORKFLOW_ID_BYTES_MAX = 1024
 NAME_BYTES_MAX = 1024
 # One value. A larger one belongs in an object store, with its address in the payload.
 PAYLOAD_BYTES_MAX = 4 * MIB
+# Why a run is cancelled or terminated: text for people.
+REASON_BYTES_MAX = 8 * KIB
 # One record: a payload and what goes with it (ID, name, attributes, request ID).
 RECORD_BYTES_MAX = PAYLOAD_BYTES_MAX + 64 * KIB
 # One frame on any connection: at least a record with its envelope.

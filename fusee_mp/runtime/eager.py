@@ -26,13 +26,21 @@ class _Exit:
         self.error = error
 
 
+class _Handed(asyncio.Future[Any]):
+    """What a spare task waits for. A body that cancels its task before it suspends must not take that away: the task keeps the
+    cancellation, and the body has it at its first wait."""
+
+    def cancel(self, msg: Any = None) -> bool:
+        return False
+
+
 class _Spare:
     """A task that waits to adopt a body."""
 
     __slots__ = ("task", "_handed")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._handed: asyncio.Future[tuple[Context, Body, Any]] = loop.create_future()
+        self._handed: asyncio.Future[tuple[Context, Body, Any] | None] = _Handed(loop=loop)
         self.task = asyncio.Task(self._wait(), loop=loop)
 
     async def _wait(self) -> Any:
@@ -43,17 +51,24 @@ class _Spare:
             yielded._asyncio_future_blocking = True  # the task clears it again, as if the body had yielded to it
         self._handed.set_result((context, body, yielded))
 
+    def dismiss(self) -> None:
+        """It is not needed any more."""
+        self._handed.set_result(None)
+
 
 @types.coroutine
-def _adopt(handed: asyncio.Future[tuple[Context, Body, Any]]) -> Generator[Any, Any, Any]:
+def _adopt(handed: asyncio.Future[tuple[Context, Body, Any] | None]) -> Generator[Any, Any, Any]:
     error: BaseException | None = None
     try:
         yield from handed
     except BaseException as e:
-        if not handed.done() or handed.cancelled():
+        if not handed.done():
             raise
-        error = e  # cancelled between adoption and wake-up: it is for the body
-    context, body, yielded = handed.result()
+        error = e  # cancelled before its wake-up: it is for the body
+    adopted = handed.result()
+    if adopted is None:
+        return None
+    context, body, yielded = adopted
     while True:
         value: Any = None
         if error is None:
@@ -105,16 +120,23 @@ class EagerStarter:
             return self._adopted(spare, settled)
         finally:
             tasks._leave_task(loop, spare.task)
-        self._spares.append(spare)
+        if spare.task.cancelling():
+            spare.dismiss()
+            self._refill_soon()
+        else:
+            self._spares.append(spare)
         settled(value, error)
         return None
 
     def _adopted(self, spare: _Spare, settled: Settled) -> asyncio.Task[Any]:
         self._watch(spare.task, settled)
+        self._refill_soon()
+        return spare.task
+
+    def _refill_soon(self) -> None:
         if not self._refilling:
             self._refilling = True
             self._loop.call_soon(self._refill)
-        return spare.task
 
     def _start_task(self, body: Body, enter: Callable[[], object], settled: Settled) -> asyncio.Task[Any]:
         context = self._base.copy()
@@ -146,7 +168,7 @@ class EagerStarter:
 
     def close(self) -> None:
         for spare in self._spares:
-            spare.task.cancel()
+            spare.dismiss()
         self._spares.clear()
 
 

@@ -27,7 +27,7 @@ from fusee_mp.runtime.run import Run
 from fusee_mp.sdk.ctx import ChildHandle, Ctx
 from fusee_mp.sdk.definitions import Step
 from fusee_mp.sdk.options import StepOptions
-from fusee_mp.sdk.target import ANY, named, target
+from fusee_mp.sdk.target import ANY, named, reason_text, target
 from fusee_mp.sdk.types import Close
 
 T = TypeVar("T")
@@ -188,7 +188,7 @@ class RunCtx(Ctx):
         ask_send(self._run, "signal", check_id(id), name, codec.encode(value, f'the value of signal "{name}"'))
 
     async def cancel(self, id: str, reason: str = "") -> None:
-        ask_send(self._run, "cancel", check_id(id), "", reason.encode())
+        ask_send(self._run, "cancel", check_id(id), "", reason_text(reason).encode())
 
     async def wait_until(self, condition: Callable[[], bool], timeout: Duration | None = None) -> bool:
         run = self._run

@@ -14,6 +14,7 @@ from fusee_mp.core.placement import check_id, shard_of
 from fusee_mp.core.where import parse
 from fusee_mp.duration import Duration, to_ms_or_none
 from fusee_mp.errors import Rejected
+from fusee_mp.names import checked_name
 from fusee_mp.payload.converter import Codec
 from fusee_mp.core.calls import Call, Outcome, StartCall
 from fusee_mp.runtime.children import cause_of
@@ -54,6 +55,10 @@ class Methods(ABC):
         self._requests += 1
         return f"{self._name}-{self._requests}"
 
+    def _request(self, given: str | None) -> tuple[str, bool]:
+        """A request ID, and whether it may have been used before."""
+        return (self._request_id(), False) if given is None else (checked_name("request ID", given), True)
+
     # Starting.
 
     @overload
@@ -83,8 +88,7 @@ class Methods(ABC):
         id = secrets.token_hex(16) if id is None else check_id(id)
         values = None if attributes is None else ANY.encode(dict(attributes), "attributes")
         await self._call(shard_of(id, self.shards), StartCall(
-            id, name, data, self._request_id() if request_id is None else request_id, request_id is not None, on_running, on_finished,
-            to_ms_or_none(deadline, "deadline"), values,
+            id, name, data, *self._request(request_id), on_running, on_finished, to_ms_or_none(deadline, "deadline"), values,
         ))
         return Run(self, id, codec)
 

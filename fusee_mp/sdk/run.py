@@ -11,7 +11,7 @@ from fusee_mp.duration import Duration, to_ms_or_none
 from fusee_mp.payload.converter import Codec
 from fusee_mp.core.calls import Call, CancelCall, ResultCall, SignalCall, StartedCall, TerminateCall
 from fusee_mp.sdk.handles import Sends
-from fusee_mp.sdk.target import named
+from fusee_mp.sdk.target import named, reason_text
 from fusee_mp.sdk.types import RunDetail, RunStatus
 
 if TYPE_CHECKING:
@@ -63,18 +63,15 @@ class Run(Generic[R_co]):
         """Send a signal; on return it is durable. Raises NotFound, and Rejected when the run has ended."""
         name, codec = named(s)
         payload = codec.encode(value, f'the value of signal "{name}"')
-        await self._call(SignalCall(self.id, name, payload, *self._request(request_id)))
+        await self._call(SignalCall(self.id, name, payload, *self._home._request(request_id)))
 
     async def cancel(self, reason: str = "", *, request_id: str | None = None) -> None:
         """Ask the run to end: its code sees asyncio.CancelledError at its next await. A second cancel changes nothing."""
-        await self._call(CancelCall(self.id, reason, *self._request(request_id)))
+        await self._call(CancelCall(self.id, reason_text(reason), *self._home._request(request_id)))
 
     async def terminate(self, reason: str = "", *, request_id: str | None = None) -> None:
         """End the run without asking its code."""
-        await self._call(TerminateCall(self.id, reason, *self._request(request_id)))
-
-    def _request(self, given: str | None) -> tuple[str, bool]:
-        return (self._home._request_id(), False) if given is None else (given, True)
+        await self._call(TerminateCall(self.id, reason_text(reason), *self._home._request(request_id)))
 
 
 async def _within(timeout: Duration | None, answer: Any) -> Any:

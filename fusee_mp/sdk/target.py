@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from fusee_mp.bounds import REASON_BYTES_MAX
 from fusee_mp.errors import Rejected
 from fusee_mp.names import checked_name
 from fusee_mp.payload.converter import Codec, codec_of
@@ -20,6 +21,17 @@ def target(workflow: Any, input: Any) -> tuple[str, bytes, Codec]:
         raise Rejected(f"expected a workflow made by @workflow, or its name, found {workflow!r:.120}: decorate the function")
     name = checked_name("workflow", workflow)
     return name, ANY.encode(input, f'the input of workflow "{name}"'), ANY
+
+
+def reason_text(reason: object) -> str:
+    """The reason, if it is text that a record can hold; else Rejected."""
+    try:
+        if isinstance(reason, str) and len(reason.encode()) <= REASON_BYTES_MAX:
+            return reason
+    except UnicodeEncodeError:
+        pass
+    raise Rejected(f"reason: expected text of at most {REASON_BYTES_MAX:,} bytes of UTF-8 without lone surrogates, found {reason!r:.80}."
+                   " Shorten or decode it.", option="reason")
 
 
 def named(signal: Any) -> tuple[str, Codec]:
