@@ -75,6 +75,33 @@ class StartWithUpdateCall(_Call, tag="start_with_update"):
     repeat: bool = False
 
 
+class PauseCall(_Call, tag="pause"):
+    id: str
+    reason: str
+    request: str
+    repeat: bool = False
+
+
+class ResumeCall(_Call, tag="resume"):
+    id: str
+    request: str
+    repeat: bool = False
+
+
+class CompleteCall(_Call, tag="complete"):
+    """An operation of run `run` that waits for this: what a token says, with its seal, and the outcome, a value or a failure."""
+
+    id: str
+    run: int
+    op: str
+    attempt: int
+    seal: str
+    status: Literal["ok", "failed"]
+    payload: bytes
+    request: str
+    repeat: bool = False
+
+
 class QueryCall(_Call, tag="query"):
     id: str
     name: str
@@ -93,7 +120,9 @@ class StartedCall(_Call, tag="started"):
     id: str
 
 
-Mutation: TypeAlias = StartCall | SignalCall | CancelCall | TerminateCall | UpdateCall | StartWithUpdateCall
+Mutation: TypeAlias = (
+    StartCall | SignalCall | CancelCall | TerminateCall | UpdateCall | StartWithUpdateCall | PauseCall | ResumeCall | CompleteCall
+)
 Call: TypeAlias = Mutation | QueryCall | ResultCall | StartedCall
 
 

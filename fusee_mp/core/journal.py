@@ -18,7 +18,7 @@ from fusee_mp.core import records as r
 from fusee_mp.errors import NonDeterminismError
 
 H = TypeVar("H")
-Asked: TypeAlias = r.Timer | r.Child | r.Send | r.Attributes | r.UpdateDone
+Asked: TypeAlias = r.Timer | r.Child | r.Send | r.Attributes | r.UpdateDone | r.Awaiting
 
 
 class Journal(Generic[H]):
@@ -26,7 +26,7 @@ class Journal(Generic[H]):
 
     __slots__ = (
         "start", "size", "now", "latest", "open", "closed", "_known", "_unclaimed", "_asked", "_pending", "_attempts", "fed", "replaying",
-        "unfed_updates",
+        "unfed_updates", "_progress", "_used_up",
     )
 
     def __init__(self, start: r.Start) -> None:
@@ -44,6 +44,8 @@ class Journal(Generic[H]):
         self._asked: dict[str, Asked] | None = None
         self._pending: deque[r.Outcome] = deque()
         self._attempts: dict[str, r.Attempt] = {}
+        self._progress: dict[str, bytes] = {}
+        self._used_up: dict[str, tuple[int, int]] = {}
 
     @classmethod
     def recover(cls, journal: Iterable[r.RunRecord]) -> Journal[H]:
@@ -65,19 +67,32 @@ class Journal(Generic[H]):
 
     def _remember(self, record: r.RunRecord) -> None:
         assert self._known is not None and self._asked is not None
-        if isinstance(record, r.StepDone):
-            self._known[record.op] = ("step", record.name, self.size - 1)
+        if isinstance(record, (r.StepDone, r.Completed)):
+            self._know(record)
             if record.status != "cancelled":
                 self._pending.append(record)
         elif isinstance(record, r.OUTCOMES):
             self._pending.append(record)
             self.unfed_updates += isinstance(record, r.Update)
         elif isinstance(record, r.Attempt):
-            self._known[record.op] = ("step", record.name, self.size - 1)
+            self._know(record)
             self._attempts[record.op] = record
+            if not record.retry_at:
+                self._used_up[record.op] = (record.attempt, record.at)
+        elif isinstance(record, r.Heartbeat):
+            self._know(record)
+            self._progress[record.op] = record.payload
+        elif isinstance(record, r.Resumed):
+            self._used_up = {op: (attempts, record.at) for op, (attempts, _) in self._used_up.items()}
         elif isinstance(record, r.ASKED) and record.op:
             self._known[record.op] = (*_identity(record), self.size - 1)
             self._asked[record.op] = record
+
+    def _know(self, record: r.StepDone | r.Completed | r.Attempt | r.Heartbeat) -> None:
+        """A record of a step, or of the sender of a completion, which is known since it was asked."""
+        assert self._known is not None
+        kind = self._known.get(record.op, ("step", "", 0))[0]
+        self._known[record.op] = (kind, record.name, self.size - 1)
 
     def ask(self, op: str, kind: str, name: str) -> Asked | None:
         """The code asks for this operation: returns what was recorded of the asking, or None when it is to be recorded now.
@@ -107,6 +122,14 @@ class Journal(Generic[H]):
         """The last recorded attempt of a step without an outcome."""
         return self._attempts.pop(op, None) if self._attempts else None
 
+    def progress(self, op: str) -> bytes | None:
+        """What the attempts of a step last reported."""
+        return self._progress.get(op)
+
+    def used_up(self, op: str) -> tuple[int, int]:
+        """How many attempts no longer count, since the run was paused and resumed after them, and when that was; (0, 0): none."""
+        return self._used_up.get(op, (0, 0))
+
     def next(self) -> r.Outcome | None:
         """The next recorded outcome; None once the code has seen them all."""
         if self._pending:
@@ -129,7 +152,7 @@ class Journal(Generic[H]):
             kind, name, position = self._known[op]
             raise self._mismatch(op, _said(kind, name), "nothing of the kind", position)
 
-    def take(self, outcome: r.StepDone | r.Fired | r.ChildDone) -> H | None:
+    def take(self, outcome: r.StepDone | r.Fired | r.ChildDone | r.Completed) -> H | None:
         """The waiter of an outcome with an operation, closing it; None when the code has given the operation up.
 
         Raises NonDeterminismError when the code never asked for it.
@@ -183,7 +206,7 @@ class Journal(Generic[H]):
 
 
 # Recorded in the turn in which they are asked for (rule 3). A step leaves its first record with its outcome.
-RECORDED_KINDS = frozenset(("timer", "child", "send", "attributes", "answer"))
+RECORDED_KINDS = frozenset(("timer", "child", "send", "attributes", "answer", "completion"))
 
 
 def _identity(record: Asked) -> tuple[str, str]:
@@ -195,10 +218,14 @@ def _identity(record: Asked) -> tuple[str, str]:
         return "send", f"{record.kind} {record.name}".rstrip()
     if isinstance(record, r.UpdateDone):
         return "answer", record.name
+    if isinstance(record, r.Awaiting):
+        return "completion", record.name
     return "attributes", ""
 
 
-def _outcome_of(outcome: r.StepDone | r.Fired | r.ChildDone) -> tuple[str, str]:
+def _outcome_of(outcome: r.StepDone | r.Fired | r.ChildDone | r.Completed) -> tuple[str, str]:
+    if isinstance(outcome, r.Completed):
+        return "completion", outcome.name
     if isinstance(outcome, r.StepDone):
         return "step", outcome.name
     return ("timer", "") if isinstance(outcome, r.Fired) else ("child", "")

@@ -288,19 +288,73 @@ class UpdateDone(_Record, tag=22):
     payload: bytes
 
 
+class Heartbeat(_Record, tag=25):
+    """A step's body reported how far it is: what its next attempt sees as progress."""
+
+    run: int
+    at: int
+    op: str
+    name: str
+    attempt: int
+    payload: bytes
+
+
+class Awaiting(_Record, tag=26):
+    """The code waits for somebody outside, who gets the token of this attempt to send it. `sent`: the sender has it."""
+
+    run: int
+    at: int
+    op: str
+    name: str
+    attempt: int
+    sent: bool = False
+
+
+class Completed(_Record, tag=27):
+    """Somebody outside completed the operation, or its sender failed; `cancelled` by the code (then it is asked, not fed)."""
+
+    run: int
+    at: int
+    op: str
+    name: str
+    attempt: int
+    status: Literal["ok", "failed", "cancelled"]
+    payload: bytes
+    request: str = ""
+
+
+class Paused(_Record, tag=28):
+    """No step body of the run starts from here on. `op`: the step whose attempts are used up, or empty: somebody asked for it."""
+
+    run: int
+    at: int
+    reason: str
+    op: str = ""
+    request: str = ""
+
+
+class Resumed(_Record, tag=29):
+    """Step bodies start again; a step whose attempts were used up has all of them again."""
+
+    run: int
+    at: int
+    request: str = ""
+
+
 Record: TypeAlias = (
     Grant | Start | StepDone | Attempt | Timer | Fired | Signal | Child | ChildDone | Send | CancelRequested | Done
     | Quiet | Skipped | Acked | Quarantined | Unquarantined | Deleted | Attributes | Refused
-    | Update | UpdateDone
+    | Update | UpdateDone | Heartbeat | Awaiting | Completed | Paused | Resumed
 )
-Outcome: TypeAlias = StepDone | Fired | Signal | ChildDone | CancelRequested | Update
+Outcome: TypeAlias = StepDone | Fired | Signal | ChildDone | CancelRequested | Update | Completed
 RunRecord: TypeAlias = (
     Start | StepDone | Attempt | Timer | Fired | Signal | Child | ChildDone | Send | CancelRequested | Done
     | Quiet | Quarantined | Unquarantined | Deleted | Attributes | Update | UpdateDone
+    | Heartbeat | Awaiting | Completed | Paused | Resumed
 )
 
-OUTCOMES: Final = (StepDone, Fired, Signal, ChildDone, CancelRequested, Update)
-ASKED: Final = (Timer, Child, Send, Attributes, UpdateDone)
+OUTCOMES: Final = (StepDone, Fired, Signal, ChildDone, CancelRequested, Update, Completed)
+ASKED: Final = (Timer, Child, Send, Attributes, UpdateDone, Awaiting)
 MESSAGES: Final = (Child, Send, Done, Refused)
 # What a journal shows under these words; `describe` and exports use them.
 KIND: Final[dict[type[Struct], str]] = {
@@ -308,6 +362,7 @@ KIND: Final[dict[type[Struct], str]] = {
     Child: "child", ChildDone: "child_done", Send: "send", CancelRequested: "cancel", Done: "done", Quiet: "quiet",
     Skipped: "skipped", Acked: "acked", Quarantined: "quarantined", Unquarantined: "unquarantined", Deleted: "deleted",
     Attributes: "attributes", Refused: "refused", Update: "update", UpdateDone: "update_done",
+    Heartbeat: "heartbeat", Awaiting: "awaiting", Completed: "completed", Paused: "paused", Resumed: "resumed",
 }
 # Kept in the log and folded, but no part of a journal.
 NOT_IN_JOURNAL: Final = (Grant, Quiet, Skipped, Acked, Deleted, Refused)

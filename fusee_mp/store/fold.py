@@ -7,7 +7,8 @@ record, and is then written (write.py) in few statements, so a run that a hundre
    the grouping was, except where a journal is cut into chunks.
 2. A record never makes folding fail: one for a run that is not there (or a second start of one that is) is a stray, which is
    counted and shown, and changes nothing. What cannot be decoded is refused before it comes here (`decode_batch`).
-3. A final status stays. Only `Unquarantined` and the end of a run lift a quarantine.
+3. A final status stays. Only `Unquarantined` and the end of a run lift a quarantine; only `Resumed`, a request to cancel and the end
+   of a run lift a pause.
 """
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ import msgspec
 
 from fusee_mp.core import records as r
 from fusee_mp.core.idfilter import key as hash_key
-from fusee_mp.store.schema import CODES, FINAL, PARKED, QUARANTINED, QUIET, RUNNING, SUSPENDED
+from fusee_mp.store.schema import CODES, FINAL, PARKED, PAUSED, QUARANTINED, QUIET, RUNNING, SUSPENDED
 
 LENGTH: Final = r.LENGTH_BYTES
 # What an outbox entry says when no run of this shard sent it.
@@ -145,6 +146,8 @@ def _touch(group: Group, row: Row, record: Any, entry: Entry, apply: Callable[[G
     if row.status in QUIET:
         row.status = RUNNING
         row.due = None
+    elif row.status == PAUSED:
+        row.due = None
     if apply is not None:
         apply(group, row, record, entry)
     if type(record) not in r.NOT_IN_JOURNAL:
@@ -208,6 +211,8 @@ def _done(group: Group, row: Row, record: r.Done, entry: Entry) -> None:
 def _quiet(group: Group, row: Row, record: r.Quiet, entry: Entry) -> None:
     if row.status == RUNNING:
         row.status, row.due = PARKED if record.parked else SUSPENDED, record.due
+    elif row.status == PAUSED:
+        row.due = record.due
 
 
 def _quarantined(group: Group, row: Row, record: r.Quarantined, entry: Entry) -> None:
@@ -220,6 +225,20 @@ def _unquarantined(group: Group, row: Row, record: r.Unquarantined, entry: Entry
     if row.status == QUARANTINED:
         row.status = RUNNING
         row.values["reason"] = ""
+
+
+def _paused(group: Group, row: Row, record: r.Paused, entry: Entry) -> None:
+    if row.status == RUNNING or row.status == PAUSED:
+        row.status = PAUSED
+        row.values["reason"] = record.reason
+    _arrival(group, row, record, entry)
+
+
+def _resumed(group: Group, row: Row, record: r.Resumed | r.CancelRequested, entry: Entry) -> None:
+    if row.status == PAUSED:
+        row.status = RUNNING
+        row.values["reason"] = ""
+    _arrival(group, row, record, entry)
 
 
 def _deleted(group: Group, row: Row, record: r.Deleted, entry: Entry) -> None:
@@ -258,9 +277,9 @@ def _refused(group: Group, record: r.Refused, entry: Entry) -> None:
 
 # Kinds that only belong to a run's journal (StepDone, Attempt, Timer, Fired, ..) have no entry: `_touch` is all they do.
 _OF_RUN: Final[dict[type, Callable[[Group, Row, Any, Entry], None]]] = {
-    r.Signal: _arrival, r.CancelRequested: _arrival, r.ChildDone: _source_only, r.Child: _message, r.Send: _message, r.Done: _done,
+    r.Signal: _arrival, r.CancelRequested: _resumed, r.ChildDone: _source_only, r.Child: _message, r.Send: _message, r.Done: _done,
     r.Quiet: _quiet, r.Quarantined: _quarantined, r.Unquarantined: _unquarantined, r.Deleted: _deleted, r.Attributes: _attributes,
-    r.Update: _arrival,
+    r.Update: _arrival, r.Completed: _arrival, r.Paused: _paused, r.Resumed: _resumed,
 }
 _OF_SHARD: Final[dict[type, Callable[[Group, Any, Entry], None]]] = {
     r.Grant: _grant, r.Skipped: _skipped, r.Acked: _acked, r.Refused: _refused,

@@ -17,7 +17,7 @@ from fusee_mp.core.records import Parent
 from fusee_mp.errors import Rejected
 from fusee_mp.store import select
 from fusee_mp.store.results import Description, Due, Found, Journal, Request, Sent, State, Status, Tally
-from fusee_mp.store.schema import NAMES, QUARANTINED, RUNNING
+from fusee_mp.store.schema import NAMES, PAUSED, QUARANTINED, RUNNING
 from fusee_mp.store.write import CHAIN, unpack_lsns
 
 DB = sqlite3.Connection
@@ -81,8 +81,8 @@ def _journal(db: DB, run: int) -> bytes:
 
 
 def open_runs(db: DB, after_run: int = 0, limit: int = 1000) -> list[Journal]:
-    """The open runs that are not quiet, with their journals, by run number: what a new holder loads."""
-    pairs = db.execute("select type, status from tally where status in (?, ?) and n > 0", (RUNNING, QUARANTINED)).fetchall()
+    """The open runs that are not quiet, with their journals, by run number: what a new holder loads. Paused ones may have bodies to end."""
+    pairs = db.execute("select type, status from tally where status in (?, ?, ?) and n > 0", (RUNNING, QUARANTINED, PAUSED)).fetchall()
     walk = "select run, id, lsn from run where type = ? and status = ? and run > ? order by run limit ?"
     rows = heapq.merge(*(db.execute(walk, (*pair, after_run, _limit(limit))) for pair in pairs))
     return _page((Journal(run, id, lsn, _journal(db, run)) for run, id, lsn in islice(rows, limit)), lambda journal: len(journal.data))

@@ -33,7 +33,7 @@ CODES: Final[dict[str, int]] = {name: code for code, name in enumerate(OPEN)} | 
     name: code for code, name in enumerate(STATUSES[len(OPEN):], start=10)
 }
 NAMES: Final[dict[int, str]] = {code: name for name, code in CODES.items()}
-RUNNING, QUARANTINED, SUSPENDED, PARKED = (CODES[name] for name in ("running", "quarantined", "suspended", "parked"))
+RUNNING, QUARANTINED, SUSPENDED, PARKED, PAUSED = (CODES[name] for name in ("running", "quarantined", "suspended", "parked", "paused"))
 FINAL: Final = 10
 QUIET: Final = (SUSPENDED, PARKED)
 assert (RUNNING, QUARANTINED) == (0, 1) and max(CODES[name] for name in OPEN) < FINAL

@@ -18,7 +18,8 @@ SMALL: list[Any] = [
     r.Skipped(AT, SOURCE, "no open run"), r.Acked(2, 9), r.Quarantined(1, AT, "nondeterminism", "changed", 3),
     r.Unquarantined(1, AT), r.Deleted(1, AT), r.Attributes(1, AT, "5", b'{"a":1}'),
     r.Refused(AT, "order-1/ship", 3, 8, PARENT, b"{}", SOURCE), r.Update(1, AT, "add", "u-1", b"5"),
-    r.UpdateDone(1, AT, "u1/2", "add", "u-1", "ok", b"15"),
+    r.UpdateDone(1, AT, "u1/2", "add", "u-1", "ok", b"15"), r.Heartbeat(1, AT, "1", "charge", 2, b"40"), r.Awaiting(1, AT, "6", "approval", 1),
+    r.Completed(1, AT, "6", "approval", 1, "ok", b"true"), r.Paused(1, AT, "its attempts are used up"), r.Resumed(1, AT),
 ]
 FULL: list[Any] = [
     r.Start(1 << 40, AT, "ein Auftrag für 日本", "checkout", b'{"n":1}', "request-1", 3, "cpython-3.11", AT + 60_000, b'{"a":1}', PARENT,
@@ -30,6 +31,8 @@ FULL: list[Any] = [
     r.Send(1, AT, "4", 4, 3, "signal", "order-2", "go", b"7"), r.CancelRequested(1, AT, "too late", "request-3", SOURCE),
     r.Done(1, AT, "timed_out", b"", "its deadline has passed", "request-4", PARENT, 3, 10, SOURCE), r.Quiet(1, AT, AT + 5, True),
     r.Update(1, AT, "add", "u-1", b"5", "request-5"), r.UpdateDone(1, AT, "u1/1", "add", "u-1", "refused", b"too many"),
+    r.Awaiting(1, AT, "2/6", "approval", 3, True), r.Completed(1, AT, "2/6", "approval", 3, "failed", b"{}", "request-6"),
+    r.Paused(1, AT, "for the night", "2/1", "request-7"), r.Resumed(1, AT, "request-8"),
 ]
 
 

@@ -82,8 +82,8 @@ def test_frames_stand_one_after_another(records: list[bytes]) -> None:
             r.unframe(data[:-1] if records[-1] else data + b"\x01")
 
 
-def test_tags_are_dense_and_each_kind_is_of_one_sort() -> None:
-    assert sorted(kind.__struct_config__.tag for kind in KINDS) == list(range(1, len(KINDS) + 1))
+def test_no_tag_is_given_twice_and_each_kind_is_of_one_sort() -> None:
+    assert len({kind.__struct_config__.tag for kind in KINDS}) == len(KINDS)
     assert set(r.KIND) == set(KINDS)
     assert not set(r.OUTCOMES) & set(r.ASKED)
     assert set(r.OUTCOMES) == set(get_args(r.Outcome))

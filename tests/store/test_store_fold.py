@@ -52,6 +52,31 @@ def test_a_start_keeps_the_update_that_came_with_it() -> None:
     assert [r.decode(data) for data in r.unframe(store.read("fetch", (1,)).data)] == [first]
 
 
+def test_a_paused_run_stays_paused_with_its_reason_until_it_is_resumed() -> None:
+    paused = r.Paused(1, 1010, "used up", "1", "q-8")
+    store = folded(start(), paused, r.Signal(1, 1011, "go", b"1"), step())
+    assert (store.read("find", ("order-1",)).status, store.read("find", ("order-1",)).reason) == ("paused", "used up")
+    assert store.read("request", ("q-8",)) == Request(1, "order-1", 2) and len(store.read("open_runs", ())) == 1
+    folded(quiet(due=5000), store=store)
+    assert store.read("find", ("order-1",)).status == "paused" and len(store.read("due", (5000,))) == 1
+    folded(r.Resumed(1, 1012, "q-9"), store=store)
+    assert (store.read("find", ("order-1",)).status, store.read("find", ("order-1",)).reason) == ("running", "")
+    assert store.read("due", (9000,)) == [] and store.read("request", ("q-9",)) == Request(1, "order-1", 6)
+
+
+@pytest.mark.parametrize(("record", "status"), [
+    (r.CancelRequested(1, 1020, "why"), "running"), (done(status="terminated"), "terminated"), (r.Quarantined(1, 1020, "c", "m", 1), "quarantined"),
+    (r.Heartbeat(1, 1020, "1", "n", 1, b"1"), "paused"), (r.Completed(1, 1020, "6", "n", 1, "ok", b"1"), "paused"),
+])
+def test_what_lifts_a_pause(record: r.Record, status: str) -> None:
+    assert folded(start(), r.Paused(1, 1010, "used up"), record).read("find", ("order-1",)).status == status
+
+
+def test_a_quarantine_is_not_hidden_by_a_pause() -> None:
+    store = folded(start(), r.Quarantined(1, 5, "c", "m", 1), r.Paused(1, 6, "why"))
+    assert (store.read("find", ("order-1",)).status, store.read("find", ("order-1",)).reason) == ("quarantined", "m")
+
+
 def test_a_parked_run_is_listed_as_parked() -> None:
     store = folded(start(), quiet(due=None, parked=True))
     assert store.read("status", ("order-1",)).status == "parked"
