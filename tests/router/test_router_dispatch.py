@@ -15,6 +15,7 @@ from fusee_mp.router.greeting import Greetings
 from fusee_mp.router.links import Links
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import decode_frame
+from fusee_mp.wire.preface import ConnectionKind, Preface
 
 
 class Shards:
@@ -109,12 +110,31 @@ def test_a_peer_that_does_not_close_after_its_goodbye_is_closed() -> None:
             farewells.goodbye(mine, "no")
         assert peers[0][0].fileno() == -1, "the oldest gave way"
         assert peers[1][0].fileno() != -1
+        assert goodbye(peers[1][1]) == "no", "with the end of the stream right behind it"
         farewells.tick(LINGER_MS)
         assert all(mine.fileno() == -1 for mine, _ in peers)
         for _, other in peers:
             other.close()
 
     in_loop(act)
+
+
+def test_no_byte_behind_the_preface_is_read() -> None:
+    async def run() -> None:
+        greeted: asyncio.Future[tuple[socket.socket, Preface, bytes]] = asyncio.get_running_loop().create_future()
+        greetings = Greetings(asyncio.get_running_loop(), lambda *what: greeted.set_result(what), Farewells(asyncio.get_running_loop()))
+        (mine, other), preface = socket.socketpair(), Preface(ConnectionKind.CLIENT_SHARD, 2)
+        mine.setblocking(False)
+        other.sendall(preface.encode()[:7])
+        greetings.add(mine)
+        other.sendall(preface.encode()[7:] + b"the first frame")
+        async with asyncio.timeout(10):
+            sock, found, data = await greeted
+        assert (found, data, sock.recv(100)) == (preface, preface.encode(), b"the first frame")
+        sock.close()
+        other.close()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(("sent", "found"), [(b"", "found none"), (b"GET ", "found 4 (47 45 54 20)")])

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import fusee_mp
-from fusee_mp.router.leases import REPLACED
+from fusee_mp.router.leases import LATE, REPLACED
 from fusee_mp.wire import messages as m
-from fusee_mp.wire.frames import encode_frame
+from fusee_mp.wire.frames import FrameDecoder, encode_frame
 from fusee_mp.wire.preface import ConnectionKind, Preface
 from tests.router.harness import Peer, Server, Worker, serving, until
 
@@ -95,7 +95,9 @@ def test_a_silent_worker_is_closed_after_a_while_and_what_it_had_not_leased_goes
     with Worker(server.address, "silent") as silent, Worker(server.address, "other") as other:
         assert silent.assigned() == [0, 1, 2, 3]
         assert other.assigned() == [0, 1, 2, 3], "it answers PING while it waits, and the silent one does not"
-        assert silent.sock.recv(1) or silent.ended()
+        heard = [m.decode(frame) for frame in FrameDecoder().feed(b"".join(iter(lambda: silent.sock.recv(4096), b"")))]
+        assert isinstance(heard[-1], m.Goodbye) and heard[-1].reason.startswith("nothing was heard for 1.")
+        assert m.Revoke(0, LATE) not in heard
 
 
 def test_time_in_which_the_router_was_held_up_is_nobodys_silence(server: Server) -> None:
