@@ -93,15 +93,12 @@ class Scope:
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Everything inside, in order, without what is inside of functions, lambdas and classes that are defined there."""
     body = node.body if isinstance(node, (ast.Module, *FUNCTIONS)) else [node.body] if isinstance(node, ast.Lambda) else [node]
-    for child in body:
-        yield from _walk(child)
-
-
-def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    yield node
-    if not isinstance(node, (*FUNCTIONS, ast.Lambda, ast.ClassDef)):
-        for child in ast.iter_child_nodes(node):
-            yield from _walk(child)
+    waiting: list[ast.AST] = [*reversed(body)]
+    while waiting:
+        child = waiting.pop()
+        yield child
+        if not isinstance(child, (*FUNCTIONS, ast.Lambda, ast.ClassDef)):
+            waiting += reversed(list(ast.iter_child_nodes(child)))
 
 
 def arguments(node: Function | ast.Lambda) -> list[ast.arg]:

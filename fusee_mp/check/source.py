@@ -35,11 +35,12 @@ def check_module(module: str | Path) -> list[Finding]:
 def check_source(text: str, file: str = "<text>") -> list[Finding]:
     """The same for text. Raises Rejected for text that is no Python."""
     try:
-        tree = ast.parse(text, file)
-    except (SyntaxError, ValueError, RecursionError) as e:
+        return _Look(ast.parse(text, file), text, file).findings()
+    except RecursionError:
+        raise Rejected(f"{file}: an expression is nested too deeply to be looked at. Take it apart.", file=file) from None
+    except (SyntaxError, ValueError) as e:
         line = getattr(e, "lineno", None) or 1
         raise Rejected(f"{file}:{line}: expected Python, found {e.args[0] if e.args else e!r}. Correct it first.", file=file) from None
-    return _Look(tree, text, file).findings()
 
 
 class _Look:

@@ -11,6 +11,7 @@ from fusee_mp.check import RULES, Finding, check_module, check_source
 from fusee_mp.errors import Rejected
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+BAD = "import time\nfrom fusee_mp import workflow\n@workflow\nasync def f(c): time.time()\n"
 HEAD = "import asyncio\nfrom fusee_mp import Ctx, step, workflow\n"
 
 
@@ -271,6 +272,13 @@ def test_a_text_that_looks_like_a_comment_allows_nothing() -> None:
     assert rules("a = (time.time(), '# fusee: allow(clock) no')", "import time") == ["clock"]
 
 
+def test_long_data_is_no_obstacle_and_a_deep_workflow_is_refused_by_name() -> None:
+    long = "x = " + " + ".join(["order"] * 700) + "\n"
+    assert [f.rule for f in check_source(f"order = 1\n{long}{BAD}")] == ["clock"]
+    with pytest.raises(Rejected, match="nested too deeply"):
+        look(long)
+
+
 def test_recursion_between_functions_comes_to_an_end() -> None:
     around = "import time\ndef a(): b()\ndef b(): a(); time.time()\n"
     assert rules("a(); b()", around=around) == ["clock"]
@@ -286,9 +294,6 @@ PROGRAMS = sorted([*ROOT.glob("examples/*.py"), *ROOT.glob("tests/typing/program
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
 def test_our_own_examples_raise_no_alarm(path: Path) -> None:
     assert [str(found) for found in check_module(path) if found.breaks] == []
-
-
-BAD = "import time\nfrom fusee_mp import workflow\n@workflow\nasync def f(c): time.time()\n"
 
 
 def test_files_directories_modules_and_packages_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

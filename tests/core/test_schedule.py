@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -261,6 +262,17 @@ def test_time_catch_up_backfill_and_preview_use_one_rule_over_a_clock_change(gap
     filled = Schedule("s", ScheduleRule(timing, paused=True), end)
     assert found == starts(made_up.pass_time(end)) == backfill(filled, begin, end) == instants
     assert filled.next_times(0, begin) == [] and Schedule("s", ScheduleRule(timing), begin).next_times(len(instants), begin) == instants
+
+
+def test_after_an_update_of_the_zone_data_instants_to_come_follow_it_and_none_is_started_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = Schedule("s", ScheduleRule(CronTime("0 12 * * *", "Asia/Gaza"), overlap="allow"), ms("2024-01-01T00:00"))
+    assert starts(schedule.pass_time(ms("2024-01-01T10:00"))) == [ms("2024-01-01T10:00")]
+    assert schedule.next_due == ms("2024-01-02T10:00")
+    # The country moves an hour east: noon comes an hour sooner from now on.
+    monkeypatch.setattr("fusee_mp.core.timing.zone_of", lambda name: ZoneInfo("Asia/Baghdad"))
+    again = Schedule.load(schedule.state())
+    assert again.next_due == ms("2024-01-02T09:00")
+    assert backfill(again, ms("2024-01-01T09:30"), ms("2024-01-01T10:30")) == []
 
 
 def test_jitter_puts_starts_off_and_catch_up_counts_from_there() -> None:
