@@ -26,21 +26,13 @@ class _Exit:
         self.error = error
 
 
-class _Handed(asyncio.Future[Any]):
-    """What a spare task waits for. A body that cancels its task before it suspends must not take that away: the task keeps the
-    cancellation, and the body has it at its first wait."""
-
-    def cancel(self, msg: Any = None) -> bool:
-        return False
-
-
 class _Spare:
     """A task that waits to adopt a body."""
 
     __slots__ = ("task", "_handed")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._handed: asyncio.Future[tuple[Context, Body, Any] | None] = _Handed(loop=loop)
+        self._handed: asyncio.Future[tuple[Context, Body, Any]] = loop.create_future()
         self.task = asyncio.Task(self._wait(), loop=loop)
 
     async def _wait(self) -> Any:
@@ -51,24 +43,21 @@ class _Spare:
             yielded._asyncio_future_blocking = True  # the task clears it again, as if the body had yielded to it
         self._handed.set_result((context, body, yielded))
 
-    def dismiss(self) -> None:
-        """It is not needed any more."""
-        self._handed.set_result(None)
-
 
 @types.coroutine
-def _adopt(handed: asyncio.Future[tuple[Context, Body, Any] | None]) -> Generator[Any, Any, Any]:
+def _adopt(handed: asyncio.Future[tuple[Context, Body, Any]]) -> Generator[Any, Any, Any]:
     error: BaseException | None = None
     try:
         yield from handed
     except BaseException as e:
-        if not handed.done():
+        if not handed.done() or handed.cancelled():
             raise
-        error = e  # cancelled before its wake-up: it is for the body
-    adopted = handed.result()
-    if adopted is None:
-        return None
-    context, body, yielded = adopted
+        error = e  # cancelled between adoption and wake-up: it is for the body
+    return (yield from _go_on(*handed.result(), error))
+
+
+@types.coroutine
+def _go_on(context: Context, body: Body, yielded: Any, error: BaseException | None) -> Generator[Any, Any, Any]:
     while True:
         value: Any = None
         if error is None:
@@ -88,6 +77,10 @@ def _adopt(handed: asyncio.Future[tuple[Context, Body, Any] | None]) -> Generato
             return _Exit(e)
 
 
+async def _cancelled(context: Context, body: Body) -> Any:
+    return await _go_on(context, body, None, asyncio.CancelledError())
+
+
 class EagerStarter:
     """Starts bodies on the ordinary loop. `close` cancels the spare tasks; bodies that run are their owner's to cancel."""
 
@@ -95,7 +88,7 @@ class EagerStarter:
         self._loop = loop
         self._base = base
         self._spares: list[_Spare] = []
-        self._refilling = False
+        self._refilling = self._is_closed = False
         self._refill()
 
     def start(self, body: Body, enter: Callable[[], object], settled: Settled) -> asyncio.Task[Any] | None:
@@ -116,22 +109,25 @@ class EagerStarter:
         except BaseException as e:
             value, error = None, e
         else:
-            spare.adopt(context, body, yielded)
-            return self._adopted(spare, settled)
+            return self._adopted(spare, context, body, yielded, settled)
         finally:
             tasks._leave_task(loop, spare.task)
-        if spare.task.cancelling():
-            spare.dismiss()
+        if spare.task.cancelling():  # by the body: the spare is spoilt
             self._refill_soon()
         else:
             self._spares.append(spare)
         settled(value, error)
         return None
 
-    def _adopted(self, spare: _Spare, settled: Settled) -> asyncio.Task[Any]:
-        self._watch(spare.task, settled)
+    def _adopted(self, spare: _Spare, context: Context, body: Body, yielded: Any, settled: Settled) -> asyncio.Task[Any]:
+        task = spare.task
+        if task.cancelling():  # by the body, before it suspended: it sees that at its first wait, in another task
+            task = self._loop.create_task(_cancelled(context, body))
+        else:
+            spare.adopt(context, body, yielded)
+        self._watch(task, settled)
         self._refill_soon()
-        return spare.task
+        return task
 
     def _refill_soon(self) -> None:
         if not self._refilling:
@@ -162,13 +158,21 @@ class EagerStarter:
 
     def _refill(self) -> None:
         self._refilling = False
+        if self._is_closed:
+            return
         fresh = [_Spare(self._loop) for _ in range(SPARE_MAX - len(self._spares))]
         # A spare must have reached its wait before it can adopt: that takes one turn of the loop.
-        self._loop.call_soon(self._spares.extend, fresh)
+        self._loop.call_soon(self._ready, fresh)
+
+    def _ready(self, fresh: list[_Spare]) -> None:
+        self._spares += fresh
+        if self._is_closed:
+            self.close()
 
     def close(self) -> None:
+        self._is_closed = True
         for spare in self._spares:
-            spare.dismiss()
+            spare.task.cancel()
         self._spares.clear()
 
 

@@ -144,7 +144,7 @@ class Rig:
         for _ in range(20_000):
             if holds():
                 return
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
         raise AssertionError(f"never came: {what or holds}; log: {self.kinds()}")
 
 
