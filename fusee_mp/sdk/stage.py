@@ -51,7 +51,7 @@ class Stage:
         self.shards: list[ShardRuntime] = []  # what the watch looks at
         # What the runtime takes from a crew, besides.
         self.loop = _Stopped()
-        self.threads = self.eager = None
+        self.threads = self.processes = self.eager = None
         self.base_context = Context()
 
     def play(self, facts: Sequence[r.RunRecord], then: Iterable[r.Outcome] = ()) -> Performance:

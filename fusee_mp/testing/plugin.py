@@ -1,0 +1,58 @@
+"""The pytest plugin: the fixture `fusee_engine`, `async def` tests that use it, and `--crash-every-step`.
+
+It is loaded with pytest wherever the package is installed, so it imports the rest of it only for tests that need it.
+"""
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+FIXTURE = "fusee_engine"
+OTHERS = ("asyncio", "anyio", "trio")  # marks of plugins that run coroutines their own way
+SHOWN_MAX = 10
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("fusee-mp").addoption(
+        "--crash-every-step", action="store_true",
+        help="crash each run of each test's engine after each of its records, and demand that it comes to the same end",
+    )
+
+
+@pytest.fixture
+def fusee_engine() -> Any:
+    """`testing.engine`: `async with fusee_engine(workflows=[..]) as engine`. An `async def` test that uses it needs no other plugin."""
+    from fusee_mp import testing
+
+    return testing.engine
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a coroutine test that uses the fixture and has no mark that gives it to another plugin."""
+    if FIXTURE not in pyfuncitem.fixturenames or not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    if any(pyfuncitem.get_closest_marker(mark) for mark in OTHERS):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(pyfuncitem.obj(**arguments))
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    if not item.config.getoption("crash_every_step"):
+        return (yield)
+    from fusee_mp.testing.crashes import crash_everywhere, watching
+
+    with watching() as seen:
+        result = yield
+    differences = [said for workflows, journals in seen for said in crash_everywhere(workflows, journals)]
+    if differences:
+        more = f"\nand {len(differences) - SHOWN_MAX} more" if len(differences) > SHOWN_MAX else ""
+        pytest.fail("a crash would have changed what this test's workflows do:\n" + "\n".join(differences[:SHOWN_MAX]) + more, pytrace=False)
+    return result
