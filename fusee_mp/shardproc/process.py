@@ -189,11 +189,15 @@ class ShardProcess:
             return
         self._granting = connection
         try:
-            base_lsn = await self.host.grant(f"{ask.worker}/{ask.instance}", time.time_ns() // 1_000_000)
+            holder = f"{ask.worker}/{ask.instance}"
+            base_lsn = await self.host.grant(holder, time.time_ns() // 1_000_000)
             epoch = self.host.epoch
+            # Before the keeper has caught up, which may take longer than the router waits for an assignment.
+            self._tell(m.Held(self.shard, holder, epoch))
             state = await self.host.read_bytes("state", b"\x90", base_lsn, timeout=3600)
         except FuseeError as e:
             connection.send(m.error_message(e), request, self.shard)
+            self._tell(m.Free(self.shard))
             return
         finally:
             self._granting = None
@@ -202,7 +206,6 @@ class ShardProcess:
             return
         self.lease = connection.lease = Lease(connection, ask.worker, ask.instance, epoch, base_lsn)
         connection.send(m.Granted(epoch, base_lsn, self.host.applied_lsn, 0, state), request, self.shard, epoch)
-        self._tell(m.Held(self.shard, self.lease.holder, epoch))
         self._watch.start()
         self.relay.granted()
         self.calls.granted()
@@ -211,6 +214,8 @@ class ShardProcess:
         """The lease is over; its connection too."""
         lease, self.lease = self.lease, None
         if lease is None:
+            if self._granting is not None:
+                self._granting.close(reason)
             return
         LOG.info("shard %d: the lease of %s (epoch %d) ended: %s", self.shard, lease.holder, lease.epoch, reason)
         lease.connection.lease = None
