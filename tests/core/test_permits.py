@@ -48,6 +48,14 @@ def test_asking_again_for_a_held_permit_renews_it() -> None:
     assert ask(permits, 2, 2, now_ms=190) == Granted(2)
 
 
+def test_a_shorter_lease_among_longer_ones_ends_in_its_own_time() -> None:
+    permits = table(2)
+    ask(permits, 1, 1, now_ms=0, lease_ms=500)
+    ask(permits, 1, 2, now_ms=1, lease_ms=10)
+    assert ask(permits, 1, 3, now_ms=10) == Queued()
+    assert ask(permits, 1, 3, now_ms=11) == Granted(3)
+
+
 def test_the_first_ask_decides_the_place_in_the_queue() -> None:
     permits = table()
     ask(permits, 1, 1)
@@ -166,6 +174,7 @@ def test_a_rate_grants_its_burst_and_then_one_token_at_a_time() -> None:
     assert ask(permits, 1, 3, now_ms=500) == Granted(3)
     assert ask(permits, 1, 4, now_ms=100) == RetryAt(600)  # A clock that steps back adds nothing.
     assert ask(permits, 1, 4, now_ms=1000) == Granted(4)
+    assert ask(permits, 1, 5, now_ms=1000) == RetryAt(1500)
 
 
 def test_a_rate_below_one_still_holds_one_token() -> None:

@@ -121,6 +121,15 @@ def test_an_event_id_still_answers_with_its_run_after_the_window_closed() -> Non
     assert again != run_id and isinstance(effects[0], Opened)
 
 
+def test_an_event_id_is_kept_from_the_closing_time_however_late_that_was_noticed() -> None:
+    windows = Windows()
+    debounce(windows, 0, event_id="e")
+    windows.pass_time(50_000)
+    assert len(windows.state()["closed"]) == 1
+    windows.pass_time(80 + WINDOW_EVENT_IDS_KEEP_MS)
+    assert windows.state()["closed"] == []
+
+
 def test_event_ids_are_of_one_key_and_kind() -> None:
     windows = Windows()
     ids = {debounce(windows, 0, event_id="e")[0], debounce(windows, 0, key="b", event_id="e")[0], batch(windows, 0, b"", "e")[0]}
