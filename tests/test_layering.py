@@ -14,7 +14,7 @@ PACKAGE = ROOT / "fusee_mp"
 ROWS = (
     {"bounds", "duration", "errors", "names"},
     {"core"},
-    {"payload", "log", "store", "ring", "wire", "security"},
+    {"payload", "log", "store", "ring", "wire", "security", "check"},
     {"runtime"},
     {"router", "shardproc", "keeper"},
     {"sdk"},
