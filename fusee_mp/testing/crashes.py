@@ -19,7 +19,7 @@ from fusee_mp.sdk.replayer import OF_OTHERS, Replayer, end_said
 from fusee_mp.sdk.stage import Performance, stage
 
 if TYPE_CHECKING:
-    from fusee_mp.testing.engine import VirtualEngine
+    from fusee_mp.testing.virtual import VirtualEngine
 
 Workflows = Sequence[Workflow[Any, Any]]
 # Replaying every beginning costs the square of a journal's length. Of a longer one so many are taken, evenly.
