@@ -95,7 +95,7 @@ class CompleteCall(_Call, tag="complete"):
     run: int
     op: str
     attempt: int
-    seal: str
+    seal: bytes
     status: Literal["ok", "failed"]
     payload: bytes
     request: str

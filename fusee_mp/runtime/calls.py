@@ -11,17 +11,23 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fusee_mp.core import records as r
-from fusee_mp.core.calls import Call, CancelCall, Mutation, Outcome, ResultCall, SignalCall, StartCall, Started, StartedCall, TerminateCall
+from fusee_mp.core.calls import (
+    Call, CancelCall, CompleteCall, Mutation, Outcome, PauseCall, QueryCall, ResultCall, ResumeCall, SignalCall, StartCall, Started,
+    StartedCall, StartWithUpdateCall, TerminateCall, UpdateCall,
+)
 from fusee_mp.core.journal import Journal
-from fusee_mp.errors import AlreadyExists, FuseeError, NotFound, Rejected, StorageFull, UnknownWorkflow
+from fusee_mp.errors import AlreadyExists, FuseeError, StorageFull, UnknownWorkflow
+from fusee_mp.runtime.entries import Entry, is_open, lsn_of, missing, number_of, status_of, too_late
+from fusee_mp.runtime.handler_calls import HandlerCalls
 from fusee_mp.runtime.home import Found
 from fusee_mp.runtime.run import BEHAVIOUR, Run
+from fusee_mp.runtime.run_calls import RunCalls
+from fusee_mp.runtime.steps import UNSET
 from fusee_mp.store.results import Request
 
 if TYPE_CHECKING:
     from fusee_mp.runtime.shard_runtime import ShardRuntime
 
-Entry: TypeAlias = "Run | Found | FuseeError | None"
 # reply(value, None) or reply(None, error); called once, on the loop.
 Reply: TypeAlias = Callable[[Any, "FuseeError | None"], None]
 
@@ -38,8 +44,12 @@ class Calls:
         self._results: dict[str, list[Reply]] = {}
         self._starts: dict[str, list[Reply]] = {}
         self._closed: FuseeError | None = None
+        self.handlers = HandlerCalls(shard, self)
+        self._of_runs = RunCalls(shard, self)
         self._does: dict[type, Callable[[Any], None]] = {
             StartCall: self._start, SignalCall: self._signal, CancelCall: self._cancel, TerminateCall: self._terminate,
+            UpdateCall: self.handlers.update, StartWithUpdateCall: self.handlers.start_with_update,
+            PauseCall: self._of_runs.pause, ResumeCall: self._of_runs.resume, CompleteCall: self._of_runs.complete,
         }
 
     def do(self, call: Call, reply: Reply) -> None:
@@ -47,6 +57,9 @@ class Calls:
         self._shard.metrics.calls += 1
         if self._closed is not None:
             reply(None, self._closed)
+        elif isinstance(call, QueryCall):
+            self._waiting[reply] = call.id
+            self.handlers.query(call, reply)
         elif isinstance(call, (ResultCall, StartedCall)):
             self._waiting[reply] = call.id
             self._shard.with_id(call.id, lambda entry: self._look(call, reply, entry))
@@ -68,19 +81,21 @@ class Calls:
     def _answered_before(self, call: Mutation, row: Request | None, error: FuseeError | None) -> None:
         if error is not None:
             self._release(call.request, None, error)
+        elif row is not None and isinstance(call, (UpdateCall, StartWithUpdateCall)):
+            self.handlers.repeated(call, row.run)
         elif row is not None:
             self._release(call.request, Started(row.run, True) if isinstance(call, StartCall) else None, None)
         else:
             self._does[type(call)](call)
 
-    def _done(self, call: Mutation, lsn: int, answer: Any, error: FuseeError | None = None) -> None:
+    def done(self, call: Mutation, lsn: int, answer: Any, error: FuseeError | None = None) -> None:
         """A mutation is recorded at `lsn`: answer when that is durable, and remember until the store has it."""
         request = call.request
         self._recent[request] = (lsn, answer, error)
         self._shard.when_applied(lsn, lambda: self._recent.pop(request, None))
         self._shard.hold(lsn, self._release, request, answer, error)
 
-    def _refuse(self, call: Mutation, lsn: int, error: FuseeError) -> None:
+    def refuse(self, call: Mutation, lsn: int, error: FuseeError) -> None:
         """The call changed nothing, which rests on what is recorded up to `lsn`."""
         self._shard.hold(lsn, self._release, call.request, None, error)
 
@@ -91,34 +106,41 @@ class Calls:
     # Starting.
 
     def _start(self, call: StartCall) -> None:
+        refusal = self.start_refusal(call)
+        if refusal is not None:
+            self.refuse(call, 0, refusal)
+        else:
+            self._shard.with_id(call.id, lambda entry: self._start_beside(call, entry))
+
+    def start_refusal(self, call: StartCall | StartWithUpdateCall) -> FuseeError | None:
+        """Why nothing of this type is started here now."""
         shard = self._shard
         if shard.registry.get(call.type) is None:
-            self._refuse(call, 0, UnknownWorkflow(
+            return UnknownWorkflow(
                 f'workflow "{call.type}" is not registered here. Registered: {shard.registry.names()}.'
                 " Give it to the engine's or the worker's workflows=[..]", workflow=call.type,
-            ))
-        elif refusal := shard.home.refusal:
-            self._refuse(call, 0, StorageFull(f'workflow "{call.type}" is not started: {refusal}', id=call.id))
-        else:
-            shard.with_id(call.id, lambda entry: self._start_beside(call, entry))
+            )
+        if refusal := shard.home.refusal:
+            return StorageFull(f'workflow "{call.type}" is not started: {refusal}', id=call.id)
+        return None
 
     def _start_beside(self, call: StartCall, entry: Entry) -> None:
         if isinstance(entry, FuseeError):
-            self._refuse(call, 0, entry)
+            self.refuse(call, 0, entry)
         elif entry is None:
             self._start_new(call)
-        elif _is_open(entry):
+        elif is_open(entry):
             self._start_while_open(call, entry)
-        elif call.on_finished == "allow" or call.on_finished == "allow_if_failed" and _status(entry) != "ok":
+        elif call.on_finished == "allow" or call.on_finished == "allow_if_failed" and status_of(entry) != "ok":
             self._start_new(call)
         elif call.on_finished == "use_existing":
-            self._done(call, _lsn(entry), Started(_number(entry), False))
+            self.done(call, lsn_of(entry), Started(number_of(entry), False))
         else:
             self._taken(call, entry)
 
     def _start_while_open(self, call: StartCall, entry: Run | Found) -> None:
         if call.on_running == "use_existing":
-            self._done(call, _lsn(entry), Started(_number(entry), False))
+            self.done(call, lsn_of(entry), Started(number_of(entry), False))
         elif call.on_running == "fail":
             self._taken(call, entry)
         elif isinstance(entry, Run):
@@ -128,8 +150,8 @@ class Calls:
             self._shard.with_run(call.id, lambda run: self._start_beside(call, run))
 
     def _taken(self, call: StartCall, entry: Run | Found) -> None:
-        number, status = _number(entry), _status(entry)
-        self._refuse(call, _lsn(entry), AlreadyExists(
+        number, status = number_of(entry), status_of(entry)
+        self.refuse(call, lsn_of(entry), AlreadyExists(
             f'workflow ID "{call.id}" is taken by run {number} ({status}). Use another ID, or say on_running= / on_finished= what to do'
             " with that run", id=call.id, run=number, status=status,
         ))
@@ -140,7 +162,7 @@ class Calls:
         run = self.new_run(r.Start(
             0, now, call.id, call.type, call.input, call.request, deadline=deadline, attributes=call.attributes,
         ))
-        self._done(call, run.gate, Started(run.number, True))
+        self.done(call, run.gate, Started(run.number, True))
 
     def new_run(self, start: r.Start) -> Run:
         """Record a start, give the run its number, and let its code begin in the next turn."""
@@ -149,12 +171,16 @@ class Calls:
         start.run, shard.next_run = shard.next_run, shard.next_run + 1
         start.behaviour, start.seed = BEHAVIOUR, int(shard.draw() * (1 << 62))
         start.version = registered.version if registered else 0
+        if start.update is not None:
+            start.update.run = start.run
         gate = shard.append(r.encode(start))
         run = Run(shard, Journal(start), registered, gate)
+        if start.update is not None:
+            run.fresh.append((start.update, UNSET))
         shard.metrics.starts += 1
         shard.enter(run)
         for waiting in self._starts.pop(start.id, ()):
-            shard.hold(gate, self._tell, waiting, None)
+            shard.hold(gate, self.tell, waiting, None)
         return run
 
     # What is asked of a run.
@@ -165,36 +191,37 @@ class Calls:
             run.record_outcome(signal)
             self._shard.hold(run.gate, self._signalled, call, run, signal, run.gate)
 
-        self._with_open_run(call, deliver)
+        self.with_open_run(call, deliver)
 
     def _signalled(self, call: SignalCall, run: Run, signal: r.Signal, lsn: int) -> None:
         """The signal is durable, and its run had its turn: either the code has it, or it had come to its end before."""
-        self._done(call, lsn, None, _too_late(call.id, _status(run)) if run.has_missed(signal) else None)
+        self.done(call, lsn, None, too_late(run) if run.has_missed(signal) else None)
 
     def _cancel(self, call: CancelCall) -> None:
         def deliver(run: Run) -> None:
-            run.record_outcome(r.CancelRequested(run.number, run.tick(), call.reason, call.request))
-            self._done(call, run.gate, None)
+            run.cancel_arrived(call.reason, call.request)
+            self.done(call, run.gate, None)
 
-        self._with_open_run(call, deliver)
+        self.with_open_run(call, deliver)
 
     def _terminate(self, call: TerminateCall) -> None:
         def deliver(run: Run) -> None:
             run.finish("terminated", b"", call.reason, call.request)
-            self._done(call, run.gate, None)
+            self.done(call, run.gate, None)
 
-        self._with_open_run(call, deliver)
+        self.with_open_run(call, deliver)
 
-    def _with_open_run(self, call: SignalCall | CancelCall | TerminateCall, deliver: Callable[[Run], None]) -> None:
+    def with_open_run(self, call: SignalCall | CancelCall | TerminateCall | PauseCall | ResumeCall, deliver: Callable[[Run], None]) -> None:
+        """Load the newest run of the ID and hand it over, or refuse the call because there is none open."""
         def entered(entry: Entry) -> None:
             if isinstance(entry, FuseeError):
-                self._refuse(call, 0, entry)
+                self.refuse(call, 0, entry)
             elif entry is None:
-                self._refuse(call, 0, _missing(call.id))
+                self.refuse(call, 0, missing(call.id))
             elif isinstance(entry, Run) and not entry.is_over:
                 deliver(entry)
             else:
-                self._refuse(call, _lsn(entry), _too_late(call.id, _status(entry)))
+                self.refuse(call, lsn_of(entry), too_late(entry))
 
         self._shard.with_run(call.id, entered)
 
@@ -204,29 +231,30 @@ class Calls:
         if reply not in self._waiting:
             return
         if isinstance(entry, FuseeError):
-            self._tell(reply, None, entry)
+            self.tell(reply, None, entry)
         elif isinstance(call, StartedCall):
             if entry is None:
                 self._starts.setdefault(call.id, []).append(reply)
             else:
-                self._shard.hold(_lsn(entry), self._tell, reply, None)
+                self._shard.hold(lsn_of(entry), self.tell, reply, None)
         elif entry is None:
-            self._tell(reply, None, _missing(call.id))
-        elif _is_open(entry):
+            self.tell(reply, None, missing(call.id))
+        elif is_open(entry):
             self._results.setdefault(call.id, []).append(reply)
         elif isinstance(entry, Run):
-            self._shard.hold(entry.gate, self._tell, reply, entry.outcome)
+            self._shard.hold(entry.gate, self.tell, reply, entry.outcome)
         else:
-            self._tell(reply, Outcome(entry.status, entry.payload, entry.reason, entry.type))
+            self.tell(reply, Outcome(entry.status, entry.payload, entry.reason, entry.type))
 
-    def _tell(self, reply: Reply, answer: Any, error: FuseeError | None = None) -> None:
+    def tell(self, reply: Reply, answer: Any, error: FuseeError | None = None) -> None:
         if self._waiting.pop(reply, None) is not None:
             reply(answer, error)
 
     def ended(self, run: Run) -> None:
         """A run has its end on record: answer those who wait for it."""
         for reply in self._results.pop(run.id, ()):
-            self._shard.hold(run.gate, self._tell, reply, run.outcome)
+            self._shard.hold(run.gate, self.tell, reply, run.outcome)
+        self.handlers.ended(run)
 
     def forget(self, reply: Reply) -> None:
         """Nobody waits for this answer any more."""
@@ -245,31 +273,6 @@ class Calls:
         self._closed = error
         asking, waiting = self._asking, self._waiting
         self._asking, self._waiting, self._results, self._starts = {}, {}, {}, {}
+        self.handlers.close()
         for reply in [reply for replies in asking.values() for reply in replies] + list(waiting):
             reply(None, error)
-
-
-def _lsn(entry: Run | Found) -> int:
-    return entry.gate if isinstance(entry, Run) else 0
-
-
-def _too_late(id: str, status: str) -> Rejected:
-    return Rejected(f'workflow "{id}" has ended as {status}: nothing can be sent to it', id=id, status=status)
-
-
-def _missing(id: str) -> NotFound:
-    return NotFound(f'no run has the workflow ID "{id}": it was never started, or its retention has ended', id=id)
-
-
-def _is_open(entry: Run | Found) -> bool:
-    return not entry.is_over if isinstance(entry, Run) else entry.is_open
-
-
-def _number(entry: Run | Found) -> int:
-    return entry.number if isinstance(entry, Run) else entry.run
-
-
-def _status(entry: Run | Found) -> str:
-    if isinstance(entry, Found):
-        return entry.status
-    return entry.outcome.status if entry.outcome is not None else "running"

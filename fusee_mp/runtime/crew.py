@@ -1,4 +1,4 @@
-"""What all shards of one process share to run code: threads for `def` steps, the eager starter, and the watch over blocked turns."""
+"""What all shards of one process share to run code: threads and processes for steps, the eager starter, the watches over what blocks."""
 from __future__ import annotations
 
 import asyncio
@@ -8,10 +8,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from fusee_mp.runtime.eager import EagerStarter
 from fusee_mp.runtime.lines import code_line, is_ours
 from fusee_mp.runtime.loop import Interrupted
+from fusee_mp.runtime.loop_watch import LoopWatch
+from fusee_mp.runtime.processes import Processes
 
 if TYPE_CHECKING:
     from fusee_mp.runtime.shard_runtime import ShardRuntime
@@ -29,12 +32,16 @@ class Crew:
         self.loop = asyncio.get_running_loop()
         self.base_context: Context = copy_context()
         self.threads = ThreadPoolExecutor(threads, thread_name_prefix="fusee-step")
+        self.processes = Processes(self.loop)
         self.eager = EagerStarter(self.loop, self.base_context)
         self.shards: list[ShardRuntime] = []
         self._watch = TurnWatch(self, threading.get_ident(), turn_s_max)
+        self._loop_watch = LoopWatch(self.loop, threading.get_ident())
 
     def close(self) -> None:
         self._watch.stop()
+        self._loop_watch.stop()
+        self.processes.close()
         self.eager.close()
         # A thread cannot be stopped; its result is dropped. The process need not wait for it.
         self.threads.shutdown(wait=False, cancel_futures=True)
@@ -54,7 +61,7 @@ class TurnWatch:
         self._looks_max = max(1, round(turn_s_max / LOOK_S))
         self._message = f"its code ran for more than {turn_s_max:g} s without waiting for anything"
         self._stop = threading.Event()
-        self._seen: dict[ShardRuntime, tuple[int, int]] = {}
+        self._seen: WeakKeyDictionary[ShardRuntime, tuple[int, int]] = WeakKeyDictionary()
         threading.Thread(target=self._watch, name="fusee-turn-watch", daemon=True).start()
 
     def stop(self) -> None:

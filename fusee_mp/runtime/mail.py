@@ -16,7 +16,7 @@ from fusee_mp.core.placement import shard_of
 from fusee_mp.core.postbox import RESEND_MAX, Inbox, Outbox
 from fusee_mp.errors import AlreadyExists, FuseeError, UnknownWorkflow
 from fusee_mp.payload.failure import encode_failure
-from fusee_mp.runtime.calls import Entry
+from fusee_mp.runtime.entries import Entry
 from fusee_mp.runtime.home import Found
 from fusee_mp.runtime.run import Run
 
@@ -202,7 +202,7 @@ class Mail:
             run.record_outcome(r.Signal(run.number, run.tick(), record.name, record.payload, source=source))
         elif record.kind == "cancel":
             reason = record.payload.decode() or f'cancelled by workflow "{message.id}"'
-            run.record_outcome(r.CancelRequested(run.number, run.tick(), reason, source=source))
+            run.cancel_arrived(reason, source=source)
         else:
             run.finish("terminated", b"", f'its parent "{message.id}" has ended', source=source)
 

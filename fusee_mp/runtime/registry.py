@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Coroutine
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -23,9 +24,14 @@ class Registered(Protocol):
     def name(self) -> str: ...
     @property
     def version(self) -> int: ...
+    @property
+    def on_exhausted(self) -> str:
+        """ "fail" or "pause": what a step that has used up its attempts does to its run."""
     def context(self, run: Run) -> RunContext: ...
     def call(self, context: Any, input: bytes) -> Coroutine[Any, Any, Any]:
         """The body, not begun. Raises PayloadError when the input does not fit."""
+    def looking(self, context: Any, what: str) -> AbstractContextManager[None]:
+        """While it is entered, every operation of the context raises and says that `what` only looks."""
     def encode_result(self, value: Any) -> bytes:
         """Raises PayloadError when the result cannot be carried."""
 

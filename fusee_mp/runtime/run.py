@@ -14,16 +14,18 @@ import logging
 import sys
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
 from fusee_mp.core import records as r
-from fusee_mp.core.journal import Journal
+from fusee_mp.core.journal import Asked, Journal
 from fusee_mp.errors import FuseeError, NonDeterminismError, UnknownWorkflow
 from fusee_mp.payload.failure import encode_failure
 from fusee_mp.runtime import children as children_of
+from fusee_mp.runtime import pausing
 from fusee_mp.runtime.closing import close_task, close_tasks
+from fusee_mp.runtime.handlers import SLICE, Handlers, outcomes_of
 from fusee_mp.runtime.lines import code_line, waiting_line
 from fusee_mp.runtime.loop import CLOSED, Blocked, Interrupted, RunLoop, RunTask, Sealed, TimerHandle
 from fusee_mp.runtime.signals import Signals
@@ -46,7 +48,8 @@ class Run:
     __slots__ = (
         "shard", "number", "id", "journal", "loop", "context", "registered", "main", "tasks", "fresh", "gate", "steps", "signals",
         "cancel_asked", "is_over", "sealed", "broken", "quarantined", "quiet", "touched_ms",
-        "complaints", "left_memory", "outcome", "said_quarantined", "_open_children", "conditions",
+        "complaints", "left_memory", "outcome", "said_quarantined", "_open_children", "conditions", "handlers", "is_parked",
+        "is_paused", "pause_reason", "held_steps", "completions",
     )
 
     def __init__(self, shard: ShardRuntime, journal: Journal[Any], registered: Registered | None, gate: int) -> None:
@@ -63,14 +66,20 @@ class Run:
         self.fresh: deque[tuple[r.Outcome, Any]] = deque()
         self.gate = gate
         self.steps: list[StepCall] = []  # asked in this turn
+        self.is_paused = False
+        self.pause_reason = ""
+        self.held_steps: list[StepCall] = []  # to begin when it is resumed
+        self.completions: dict[str, tuple[str, int]] = {}  # whose token is good: by operation the name, and which attempt's
         self.conditions: list[tuple[Callable[[], bool], asyncio.Future[bool]]] = []
         self.signals = Signals()
+        self.handlers: Handlers | None = None
         self.cancel_asked = False
         self.is_over = False
         self.sealed = False
         self.broken: FuseeError | None = None
         self.quarantined: FuseeError | None = None
-        self.quiet = False
+        self.quiet = False  # a record says so, and none came after it
+        self.is_parked = False  # that record also says parked
         self.left_memory = False
         self.outcome: Outcome | None = None
         self.said_quarantined = ""
@@ -100,6 +109,12 @@ class Run:
         self.fresh.append((outcome, value))
         self.shard.wake(self)
 
+    def cancel_arrived(self, reason: str, request: str = "", source: r.Source | None = None) -> None:
+        """Append a request to cancel, and feed it in its turn. The code's clean-up needs its steps, so it ends a pause."""
+        self.record_outcome(r.CancelRequested(self.number, self.tick(), reason, request, source))
+        if self.is_paused:
+            pausing.lift(self)
+
     # The turn.
 
     def pump(self) -> None:
@@ -126,6 +141,8 @@ class Run:
         if self.said_quarantined:
             self.said_quarantined = ""
             self.record(r.Unquarantined(self.number, self.tick()))
+            if self.is_paused:  # as it was, behind the quarantine
+                pausing.pause(self, self.pause_reason)
         if self.steps:
             self._begin_steps()
 
@@ -135,6 +152,8 @@ class Run:
         try:
             if self.main is not None or self._begin():
                 self._feed_all()
+                if self.handlers is not None and self.handlers.asking:
+                    self.handlers.answer()
         except Interrupted:
             pass
         finally:
@@ -171,6 +190,8 @@ class Run:
     def _feed_all(self) -> None:
         journal, fresh, main = self.journal, self.fresh, self.main
         assert main is not None
+        if self.handlers is not None:
+            self.handlers.left = SLICE
         if self.loop.ready:
             self._drain()
         while self.broken is None and not (main.done() and self._settled(main)):
@@ -180,9 +201,12 @@ class Run:
             else:
                 if journal.replaying:
                     journal.live()
-                if not fresh:
+                if fresh:
+                    outcome, value = fresh.popleft()
+                elif self.handlers is None or (outcome := self.handlers.accept()) is None:
                     return
-                outcome, value = fresh.popleft()
+                else:
+                    value = UNSET
                 self._feed(outcome, value)
             self._drain()
 
@@ -198,7 +222,7 @@ class Run:
 
     def _feed(self, outcome: r.Outcome, value: Any) -> None:
         self.shard.turns += 1  # so that the watch over blocked turns lets a long journal replay
-        if isinstance(outcome, (r.StepDone, r.Fired, r.ChildDone)):
+        if isinstance(outcome, (r.StepDone, r.Fired, r.ChildDone, r.Completed)):
             waiter = self.journal.take(outcome)
             if isinstance(outcome, r.ChildDone):
                 self.child_ended(outcome.op)
@@ -208,11 +232,15 @@ class Run:
             self.journal.pass_time(outcome)
             if isinstance(outcome, r.Signal):
                 self.signals.arrived(outcome.name, outcome.payload)
+            elif isinstance(outcome, r.Update):
+                self.with_handlers().feed(outcome)
             else:
                 self._cancel(outcome.reason)
 
     def _settled(self, main: RunTask) -> bool:
         """Main has ended: True when everything else has too, and the run's end is recorded."""
+        if self.journal.unfed_updates or self._waits_for_handlers(main):
+            return False
         while self.tasks:
             self.tasks = [task for task in self.tasks if not task.done()]
             if not self._cancel_left():
@@ -221,6 +249,10 @@ class Run:
             return False  # their clean-up waits for something
         self._end(main)
         return True
+
+    def _waits_for_handlers(self, main: RunTask) -> bool:
+        """Accepted updates are waited for, unless the run was cancelled: then they end as the other tasks that are left."""
+        return self.handlers is not None and self.handlers.running > 0 and not self.cancel_asked and not main.cancelled()
 
     def _cancel_left(self) -> bool:
         """Main has ended: cancel what it left behind, in the order it was made. True when that may have ended some.
@@ -279,11 +311,13 @@ class Run:
     def finish(self, status: r.FinalStatus, payload: bytes, reason: str = "", request: str = "", source: r.Source | None = None) -> None:
         """Record the end. The parent hears of it, and the children that are still open feel their close policy."""
         self.is_over = True
-        for complaint in self.complaints:
-            LOG.warning('workflow "%s", ID "%s", run %s: %s', self.journal.start.type, self.id, self.number, complaint)
         self.shard.finish(self, status, payload, reason, request, source)
 
-    def remember(self, records: Iterable[r.Record]) -> None:
+    def say_complaints(self) -> None:
+        for complaint in self.complaints:
+            LOG.warning('workflow "%s", ID "%s", run %s: %s', self.journal.start.type, self.id, self.number, complaint)
+
+    def remember(self, records: Sequence[r.Record]) -> None:
         """What a recovered journal says beyond what is replayed."""
         for record in records:
             if isinstance(record, r.Quarantined):
@@ -294,6 +328,22 @@ class Run:
                 self.child_asked(record.op, record.id, record.close)
             elif isinstance(record, r.ChildDone):
                 self.child_ended(record.op)
+            elif isinstance(record, r.Awaiting):
+                self.completions[record.op] = (record.name, record.attempt)
+            elif isinstance(record, r.Completed):
+                self.completions.pop(record.op, None)
+            elif isinstance(record, (r.Paused, r.Resumed, r.CancelRequested)):
+                self.is_paused = isinstance(record, r.Paused)
+                self.pause_reason = record.reason if isinstance(record, r.Paused) else ""
+        updates = outcomes_of(records)
+        if updates:
+            self.with_handlers().outcomes = updates
+
+    def with_handlers(self) -> Handlers:
+        """Its queries and updates, which most runs do not have."""
+        if self.handlers is None:
+            self.handlers = Handlers(self)
+        return self.handlers
 
     def child_asked(self, op: str, id: str, close: r.ClosePolicy) -> None:
         if self._open_children is None:
@@ -323,9 +373,12 @@ class Run:
         # Break the cycles here, so that the collector never meets a coroutine of ours.
         self.journal.open.clear()
         self.tasks, self.main, self.steps, self.conditions, self.signals = [], None, [], [], Signals()
+        self.held_steps = []
         if self.context is not None:
             self.context.forget()
             self.context = None
+        if self.handlers is not None:
+            self.handlers.forget()
 
     # What the loop and the context ask for.
 
@@ -333,7 +386,7 @@ class Run:
         if self.sealed:
             raise Sealed
 
-    def ask(self, op: str, kind: str, name: str) -> r.Timer | r.Child | r.Send | r.Attributes | None:
+    def ask(self, op: str, kind: str, name: str) -> Asked | None:
         """Journal.ask, with the line that asked when it is a mismatch. A mismatch ends the code at once."""
         self.check_open()
         try:
@@ -348,9 +401,8 @@ class Run:
         op = self.loop.next_op()
         self.ask(op, "step", name)
         call = StepCall(self, op, name, fn, args, kwargs, options, codec)
-        last = self.journal.attempt(op)
-        if last is not None:
-            call.attempt, call.retry_at = last.attempt, last.retry_at
+        if self.journal.replaying:
+            call.restore()
         self.journal.open[op] = call
         self.steps.append(call)
         return call
@@ -430,7 +482,9 @@ class Run:
         """It waits only for timers, signals and children: nothing runs for it."""
         if self.is_over or self.fresh or self.steps or self.quarantined is not None:
             return False
-        return not any(isinstance(w, StepCall) for w in self.journal.open.values())
+        if self.handlers is not None and self.handlers.is_asked:
+            return False
+        return not any(isinstance(w, StepCall) and w.is_active for w in self.journal.open.values())
 
 
 def _came_to_hold(condition: Callable[[], bool], future: asyncio.Future[bool]) -> bool:

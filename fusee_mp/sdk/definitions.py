@@ -41,7 +41,7 @@ class Workflow(Generic[I_contra, R_co]):
     """A workflow's definition: its name, its code and the types of its input and its result."""
 
     def __init__(self, fn: Callable[..., Coroutine[Any, Any, R_co]], name: str | None = None, *, version: int = 0,
-                 on_exhausted: OnExhausted = "fail", retention: Duration | None = None, scope: dict[str, Any] | None = None) -> None:
+                 on_exhausted: OnExhausted | None = None, retention: Duration | None = None, scope: dict[str, Any] | None = None) -> None:
         self._fn: Callable[..., Coroutine[Any, Any, R_co]] = _coroutine_function(fn)
         self.name = checked_name("workflow", fn.__name__ if name is None else name)
         self.version = _version(self.name, version)
@@ -80,7 +80,7 @@ class Workflow(Generic[I_contra, R_co]):
 class WorkflowDecorator:
     """What `@workflow(..)` with options gives: it makes the definition of the function below it."""
 
-    def __init__(self, name: str | None, version: int, on_exhausted: OnExhausted, retention: Duration | None) -> None:
+    def __init__(self, name: str | None, version: int, on_exhausted: OnExhausted | None, retention: Duration | None) -> None:
         if name is not None:
             checked_name("workflow", name)
         self._options: dict[str, Any] = {"name": name, "version": version, "on_exhausted": on_exhausted, "retention": retention}
@@ -98,13 +98,13 @@ def workflow(fn: Callable[[Ctx], Coroutine[Any, Any, R]], /) -> Workflow[None, R
 @overload
 def workflow(fn: Callable[[Ctx, I], Coroutine[Any, Any, R]], /) -> Workflow[I, R]: ...
 @overload
-def workflow(name: str | None = None, *, version: int = 0, on_exhausted: OnExhausted = "fail",
+def workflow(name: str | None = None, *, version: int = 0, on_exhausted: OnExhausted | None = None,
              retention: Duration | None = None) -> WorkflowDecorator: ...
-def workflow(name: Any = None, *, version: int = 0, on_exhausted: OnExhausted = "fail", retention: Duration | None = None) -> Any:
+def workflow(name: Any = None, *, version: int = 0, on_exhausted: OnExhausted | None = None, retention: Duration | None = None) -> Any:
     """Define a workflow: `@workflow`, `@workflow()` or `@workflow("name", ..)` over an `async def` of a context and at most one input.
 
-    version: recorded at each start, for `ctx.patched` and for people. on_exhausted: whether a step that runs out of attempts fails the
-    run or pauses it. retention: how long a finished run is kept. Raises Rejected for a function or an option that cannot work.
+    version: recorded at each start, for `ctx.patched` and for people. on_exhausted: whether a step that runs out of attempts fails, or
+    pauses the run; None is as the engine's Config says, "fail" in a worker. retention: how long a finished run is kept. Raises Rejected for a function or an option that cannot work.
     """
     if callable(name):
         return Workflow(name, scope=_caller_scope(name))
@@ -239,7 +239,7 @@ def _version(name: str, version: Any) -> int:
     return version
 
 
-def _on_exhausted(name: str, choice: Any) -> OnExhausted:
-    if choice not in ("fail", "pause"):
+def _on_exhausted(name: str, choice: Any) -> OnExhausted | None:
+    if choice not in (None, "fail", "pause"):
         raise Rejected(f'workflow "{name}" on_exhausted: expected "fail" or "pause", found {choice!r:.80}. Use one of the two.')
-    return cast(OnExhausted, choice)
+    return cast(OnExhausted | None, choice)

@@ -68,7 +68,7 @@ class Engine(Methods):
     def __init__(self, config: Config | None, workflows: Workflows, shards: int) -> None:
         super().__init__()
         self._config = config
-        self._registry = WorkflowRegistry(workflows)
+        self._registry = WorkflowRegistry(workflows, "fail" if config is None else config.on_exhausted)
         self._shards = shards
         self._opened: dict[int, Host] = {}
         self._hosts: list[Host] = []

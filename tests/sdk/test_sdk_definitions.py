@@ -73,7 +73,7 @@ def test_every_form_of_the_workflow_decorator_gives_a_definition() -> None:
     assert [w.name for w in (plain, called, function_name)] == ["plain", "called", "named"]
     assert all(isinstance(w, Workflow) for w in (plain, called, function_name))
     assert (function_name.version, function_name.on_exhausted, function_name.retention_ms) == (3, "pause", 90 * 86_400_000)
-    assert (plain.version, plain.on_exhausted, plain.retention_ms) == (0, "fail", None)
+    assert (plain.version, plain.on_exhausted, plain.retention_ms) == (0, None, None)
     assert plain.__doc__ == "Says what it does." and plain.__name__ == "plain" and plain.__module__ == __name__
     assert repr(function_name) == '<workflow "named">'
 
