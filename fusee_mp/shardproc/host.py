@@ -3,12 +3,14 @@
 # Rule 1: a grant is durable before its holder appends, its epoch is higher than every earlier one, and from then on only the
 #         holder's records follow.
 # Rule 2: a keeper that ended is started again, with growing pauses; what was asked meanwhile waits for it. Its end loses nothing:
-#         the log has everything, and segments go only when a checkpoint covers them.
+#         the log has everything, and segments go only when a checkpoint covers them. One that hangs is ended: health is progress.
 # Rule 3: when a write or a flush of the log fails, nothing more is acknowledged, and the owner is told to give up the process.
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +27,10 @@ from fusee_mp.log.directory import LOCK, Lock, shard_directory
 LOG: Final = logging.getLogger("fusee_mp.shard")
 RESTART_FIRST_S: Final = 0.05
 RESTART_MOST_S: Final = 5.0
+# A keeper that is behind and has not moved for one look is asked for a sign of life. Between two slices it can always give one; a
+# commit to a slow disk may take some seconds.
+LOOK_S: Final = 5.0
+SIGN_OF_LIFE_S: Final = 10.0
 # So many records behind, and new work is refused until the keeper has caught up.
 LAG_RECORDS_MAX: Final = 200_000
 
@@ -80,6 +86,7 @@ class ShardHost:
         self._is_closing = False
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._adopt(keeper)
+        self._watch = asyncio.get_running_loop().create_task(self._watch_keeper())
         log.on_durable = self._durable
         log.on_failed = self._failed
         keeper.publish(log.durable_position)
@@ -216,6 +223,25 @@ class ShardHost:
             self.on_applied(keeper.applied_lsn)
             return
 
+    async def _watch_keeper(self) -> None:
+        applied = None
+        while True:
+            await asyncio.sleep(LOOK_S)
+            keeper, before = self._keeper, applied
+            applied = keeper, keeper.applied_lsn
+            if keeper.lag and applied == before and not keeper.has_ended and not await self._is_alive(keeper):
+                LOG.error("keeper %d of %s does not answer and is ended: the next goes on from its store", keeper.pid, self.directory)
+                os.kill(keeper.pid, signal.SIGKILL)
+
+    async def _is_alive(self, keeper: Keeper) -> bool:
+        try:
+            await keeper.read("by_run", (0,), timeout=SIGN_OF_LIFE_S)
+        except Unavailable:
+            return keeper.has_ended
+        except FuseeError:
+            pass
+        return True
+
     async def read(self, method: str, args: Sequence[Any], min_lsn: int = 0, timeout: float = 10.0) -> Any:
         """Ask the keeper, also one that is about to be started again. Raises the FuseeError of the answer, or Unavailable."""
         return await self._ask(lambda: self._keeper.read(method, args, min_lsn=min_lsn, timeout=timeout), timeout)
@@ -253,9 +279,12 @@ class ShardHost:
         if self._is_closing:
             return
         self._is_closing = True
-        if self._restart is not None:
-            self._restart.cancel()
-            await asyncio.gather(self._restart, return_exceptions=True)
+        tasks = [task for task in (self._watch, self._restart) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if hurried and not self._keeper.has_ended:
+            os.kill(self._keeper.pid, signal.SIGKILL)  # it may hang, and it need not finish anything
         try:
             await self._log.close()
             self._keeper.publish(self._log.durable_position)

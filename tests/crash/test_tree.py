@@ -144,11 +144,10 @@ def test_whatever_is_killed_nothing_acknowledged_is_lost_or_done_twice(tmp_path:
     doubled = two_inputs(path)
     wrong = {id: (seen.expected[id], result) for id, result in seen.results.items() if result != seen.expected[id]}
     with capsys.disabled():
-        print(
-            f"rounds {ROUNDS} ({', '.join(f'{kind} {count}' for kind, count in sorted(killer.killed.items()))}); orders {len(seen.started)};"
-            f" lost acknowledgements {len(found.lost)}; changed results {len(found.changed)}; keys with two inputs {len(doubled)};"
-            f" stuck runs {len(found.stuck)}; repeated messages {len(found.repeated)}; wrong results {len(wrong)}; refused {len(seen.refused)}"
-        )
+        kills = ", ".join(f"{kind} {count}" for kind, count in sorted(killer.killed.items()))
+        print(f"rounds {ROUNDS} ({kills}); orders {len(seen.started)}; lost acknowledgements {len(found.lost)};", end=" ")
+        print(f"changed results {len(found.changed)}; keys with two inputs {len(doubled)}; stuck runs {len(found.stuck)};", end=" ")
+        print(f"repeated messages {len(found.repeated)}; wrong results {len(wrong)}; refused {len(seen.refused)}")
     assert len(seen.results) >= ROUNDS, "the load was too small to show anything"
     assert not (found.lost or found.changed or found.stuck or found.repeated or doubled or wrong or seen.refused), (
         found, doubled, wrong, seen.refused[:5],

@@ -67,6 +67,11 @@ async def waiter(ctx: Ctx) -> int:
     return int(await ctx.step("after", act, value))
 
 
+@workflow("idle")
+async def idle(ctx: Ctx) -> int:
+    return int(await ctx.wait_for("go"))
+
+
 @workflow("sleeper")
 async def sleeper(ctx: Ctx, seconds: float) -> str:
     await ctx.sleep(seconds)
@@ -103,7 +108,7 @@ async def order(ctx: Ctx, item: list[Any]) -> int:
     return int(first) + int(second) + shipped + int(third)
 
 
-WORKFLOWS: list[Workflow[Any, Any]] = [counter, waiter, sleeper, lasting, parcel, order]
+WORKFLOWS: list[Workflow[Any, Any]] = [counter, waiter, idle, sleeper, lasting, parcel, order]
 
 
 async def work(address: str, name: str, max_shards: int) -> None:

@@ -59,7 +59,8 @@ class Proxy:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._server: asyncio.Server | None = None
         self._is_refusing = False
-        self.carried: Callable[[bytes], None] = lambda data: None  # told of what clients sent, before it is forwarded
+        # Asked about all that passes, with whether a client sent it; at the first False everything is cut.
+        self.may_pass: Callable[[bytes, bool], bool] = lambda data, is_from_client: True
 
     async def __aenter__(self) -> Proxy:
         self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
@@ -68,15 +69,14 @@ class Proxy:
     async def __aexit__(self, *exception: object) -> None:
         assert self._server is not None
         self._server.close()
-        self.cut()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while self._tasks:
+            self.cut()
+            await asyncio.wait(list(self._tasks), timeout=0.05)
 
     @property
     def address(self) -> str:
         assert self._server is not None
-        return "127.0.0.1:%d" % self._server.sockets[0].getsockname()[1]
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def freeze(self) -> None:
         self._moving.clear()
@@ -118,8 +118,9 @@ class Proxy:
         try:
             while data := await reader.read(1 << 16):
                 await self._moving.wait()
-                if is_from_client:
-                    self.carried(data)
+                if not self.may_pass(data, is_from_client):
+                    self.cut()
+                    return
                 writer.write(data)
                 await writer.drain()
         except OSError:

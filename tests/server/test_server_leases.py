@@ -199,17 +199,19 @@ async def _join(tree: Tree) -> None:
 @asynchronous
 async def test_a_worker_behind_a_path_that_went_silent_gives_the_lease_up_and_comes_back(quick: Tree) -> None:
     """No reset, no end of stream: only silence says that the connection is dead."""
-    async with Proxy(quick.address) as proxy, Client.connect(quick.address) as client:
-        async with Worker.connect(proxy.address, workflows=WORKFLOWS, name="w") as worker:
-            await until(lambda: worker.held == [0, 1])
-            proxy.freeze()
-            async with Worker.connect(quick.address, workflows=WORKFLOWS, name="heir") as heir:
-                await until(lambda: heir.held == [0, 1])
-                assert await client.execute("sleeper", None, 0) == "awake"
-                proxy.thaw()
-                await until(lambda: worker.held == [])
-            await until(lambda: worker.held == [0, 1])
+    async with (
+        Proxy(quick.address) as proxy, Client.connect(quick.address) as client,
+        Worker.connect(proxy.address, workflows=WORKFLOWS, name="w") as worker,
+    ):
+        await until(lambda: worker.held == [0, 1])
+        proxy.freeze()
+        async with Worker.connect(quick.address, workflows=WORKFLOWS, name="heir") as heir:
+            await until(lambda: heir.held == [0, 1])
             assert await client.execute("sleeper", None, 0) == "awake"
+            proxy.thaw()
+            await until(lambda: worker.held == [])
+        await until(lambda: worker.held == [0, 1])
+        assert await client.execute("sleeper", None, 0) == "awake"
 
 
 def test_a_second_session_of_the_same_start_of_a_worker_replaces_the_first(patient: Tree) -> None:

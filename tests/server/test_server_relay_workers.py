@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,10 +75,12 @@ class Site:
 @contextlib.asynccontextmanager
 async def two_workers(tree: Tree) -> AsyncIterator[tuple[Worker, Worker, Site, Site]]:
     a_site, b_site = Site(), Site()
-    async with Worker.connect(tree.address, workflows=a_site.workflows(), max_shards=2, name="a") as a:
-        async with Worker.connect(tree.address, workflows=b_site.workflows(), max_shards=2, name="b") as b:
-            await until(lambda: len(a.held) + len(b.held) == SHARDS)
-            yield a, b, a_site, b_site
+    async with (
+        Worker.connect(tree.address, workflows=a_site.workflows(), max_shards=2, name="a") as a,
+        Worker.connect(tree.address, workflows=b_site.workflows(), max_shards=2, name="b") as b,
+    ):
+        await until(lambda: len(a.held) + len(b.held) == SHARDS)
+        yield a, b, a_site, b_site
 
 
 @asynchronous
