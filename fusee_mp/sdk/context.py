@@ -19,14 +19,18 @@ from fusee_mp.core.placement import check_id
 from fusee_mp.duration import Duration, to_ms, to_ms_or_none
 from fusee_mp.errors import Rejected
 from fusee_mp.names import checked_name
-from fusee_mp.payload.converter import Codec
+from fusee_mp.payload.converter import Codec, codec_of
 from fusee_mp.payload.signature import result_codec
 from fusee_mp.runtime.children import ChildCall, ask_child, ask_send
+from fusee_mp.runtime.completions import abandon_completion, ask_completion
 from fusee_mp.runtime.loop import Sealed, TimerHandle
+from fusee_mp.runtime.pickles import check_by_name
 from fusee_mp.runtime.run import Run
 from fusee_mp.sdk.ctx import ChildHandle, Ctx
 from fusee_mp.sdk.definitions import Step
+from fusee_mp.sdk.handling import register_query, register_update
 from fusee_mp.sdk.options import StepOptions
+from fusee_mp.sdk.retry import Retry
 from fusee_mp.sdk.target import ANY, named, reason_text, target
 from fusee_mp.sdk.types import Close
 
@@ -113,12 +117,30 @@ class RunCtx(Ctx):
         self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: StepOptions, codec: Codec
     ) -> Any:
         run = self._run
+        if not options.is_plain and options.pool == "process":
+            check_by_name(name, fn)
         call = run.ask_step(name, fn, args, kwargs, options, codec)
         try:
             return await call.future
         except asyncio.CancelledError:
             run.abandon_step(call)
             raise
+
+    async def completion(
+        self, name: str, send: Callable[[str], Any], *, returns: Any = Any, timeout: Duration | None = None, retry: Retry | None = None
+    ) -> Any:
+        run = self._run
+        options, limit_ms = _PLAIN if retry is None else _PLAIN.changed(retry=retry), to_ms_or_none(timeout, "completion timeout")
+        body = send.fn if isinstance(send, Step) else send
+        call = ask_completion(run, checked_name("completion", name), body, options, codec_of(returns))
+        late = TimeoutError(f'completion "{name}" was not completed within its timeout of {(limit_ms or 0) / 1000:g} s')
+        timer = None if limit_ms is None else self._timer(limit_ms, f"completion {name}", _fail, call.future, late)
+        try:
+            return await call.future
+        finally:
+            abandon_completion(run, call)
+            if timer is not None:
+                timer.cancel()
 
     # Time.
 
@@ -251,6 +273,14 @@ class RunCtx(Ctx):
                 if asyncio.iscoroutine(awaitable):
                     awaitable.close()  # one that had not begun, and now never will
 
+    # What it can be asked.
+
+    def on_query(self, query: Any, fn: Callable[..., Any]) -> None:
+        register_query(self._run, query, fn)
+
+    def on_update(self, update: Any, handler: Callable[..., Any], validator: Callable[..., Any] | None = None) -> None:
+        register_update(self._run, update, handler, validator)
+
     # Facts about the run.
 
     def set_attributes(self, mapping: Mapping[str, Any] | None = None, **attributes: Any) -> None:
@@ -279,6 +309,11 @@ async def _cancelled(tasks: list[asyncio.Future[Any]]) -> None:
 def _settle(future: asyncio.Future[Any], value: Any) -> None:
     if not future.done():
         future.set_result(value)
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 def _instant(ms: int) -> datetime:

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import Executor
 from datetime import datetime
 from logging import Logger, LoggerAdapter
 from random import Random
 from typing import Any, Generic, overload
 from uuid import UUID
 
-from typing_extensions import TypeVar, TypeVarTuple
+from typing_extensions import TypeForm, TypeVar, TypeVarTuple
 
 from fusee_mp.duration import Duration
 from fusee_mp.sdk.definitions import Workflow
-from fusee_mp.sdk.handles import Receives, Sends
+from fusee_mp.sdk.handles import Query, Receives, Sends, Update
+from fusee_mp.sdk.options import Pool
 from fusee_mp.sdk.retry import Retry
 from fusee_mp.sdk.types import Close
 
@@ -57,11 +57,11 @@ class Ctx(ABC):
     @overload
     async def step(self, name: str, fn: Callable[[*Ts], Awaitable[R]], *args: *Ts, retry: Retry | None = None,
                    timeout: Duration | None = None, total_timeout: Duration | None = None, heartbeat_timeout: Duration | None = None,
-                   limit: str | None = None, priority: int = 0, fairness: str = "", weight: int = 1, pool: Executor | None = None) -> R: ...
+                   limit: str | None = None, priority: int = 0, fairness: str = "", weight: int = 1, pool: Pool | None = None) -> R: ...
     @overload
     async def step(self, name: str, fn: Callable[[*Ts], R], *args: *Ts, retry: Retry | None = None,
                    timeout: Duration | None = None, total_timeout: Duration | None = None, heartbeat_timeout: Duration | None = None,
-                   limit: str | None = None, priority: int = 0, fairness: str = "", weight: int = 1, pool: Executor | None = None) -> R: ...
+                   limit: str | None = None, priority: int = 0, fairness: str = "", weight: int = 1, pool: Pool | None = None) -> R: ...
     @abstractmethod  # type: ignore[misc]  # mypy does not see that `*args: Any` accepts every `*Ts`.
     async def step(self, name: str, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Run `fn(*args)` once and return its recorded outcome; names may repeat. Raises what the last attempt raised."""
@@ -130,6 +130,48 @@ class Ctx(ABC):
     @abstractmethod
     async def cancel(self, id: str, reason: str = "") -> None:
         """Ask another workflow to end. Durable; a missing target is reported to the log, not awaited."""
+
+    @overload
+    def on_query(self, query: Query[None, R], fn: Callable[[], R]) -> None: ...
+    @overload
+    def on_query(self, query: Query[A, R], fn: Callable[[A], R]) -> None: ...
+    @overload
+    def on_query(self, query: str, fn: Callable[..., Any]) -> None: ...
+    @abstractmethod
+    def on_query(self, query: Any, fn: Callable[..., Any]) -> None:
+        """Answer this query from now on, also after the end. The function changes nothing and calls no operation."""
+
+    @overload
+    def on_update(self, update: Update[None, R], handler: Callable[[], Awaitable[R]], validator: Callable[[], None] | None = None) -> None: ...
+    @overload
+    def on_update(self, update: Update[A, R], handler: Callable[[A], Awaitable[R]],
+                  validator: Callable[[A], None] | None = None) -> None: ...
+    @overload
+    def on_update(self, update: Update[A, R], handler: Callable[[A], R], validator: Callable[[A], None] | None = None) -> None: ...
+    @overload
+    def on_update(self, update: str, handler: Callable[..., Any], validator: Callable[..., None] | None = None) -> None: ...
+    @abstractmethod
+    def on_update(self, update: Any, handler: Callable[..., Any], validator: Callable[..., None] | None = None) -> None:
+        """Handle this update from now on; any exception of the validator is the refusal. Register before the first await: updates
+        are held until then. The run does not end before the updates that it accepted have."""
+
+    @overload
+    async def completion(self, name: str, send: Callable[[str], Any], *, timeout: Duration | None = None,
+                         retry: Retry | None = None) -> Any: ...
+    @overload
+    async def completion(self, name: str, send: Callable[[str], Any], *, returns: type[T], timeout: Duration | None = None,
+                         retry: Retry | None = None) -> T: ...
+    @overload
+    async def completion(self, name: str, send: Callable[[str], Any], *, returns: TypeForm[T], timeout: Duration | None = None,
+                         retry: Retry | None = None) -> T: ...
+    @abstractmethod
+    async def completion(self, name: str, send: Callable[[str], Any], *, returns: Any = Any, timeout: Duration | None = None,
+                         retry: Retry | None = None) -> Any:
+        """Run `send(token)` as a step, then wait until somebody calls `complete(token, value)` or `fail(token, error)`.
+
+        Each attempt to send has a token of its own, which makes the one before useless. timeout: of the whole; then the builtin
+        TimeoutError is raised. Raises what `fail` was given, or what the last attempt to send raised.
+        """
 
     @abstractmethod
     def set_attributes(self, mapping: Mapping[str, Any] | None = None, **attributes: Any) -> None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -54,7 +55,7 @@ def journal_record(record: r.Record, lsn: int, seq: int) -> JournalRecord:
 def _shown(value: Any) -> Any:
     """Payloads are JSON: shown as the value they hold."""
     if isinstance(value, msgspec.Struct):
-        return msgspec.structs.asdict(value)
+        return {name: _shown(inner) for name, inner in msgspec.structs.asdict(value).items()}
     if not isinstance(value, bytes):
         return value
     try:
@@ -64,14 +65,21 @@ def _shown(value: Any) -> Any:
 
 
 def _pending(records: list[r.Record]) -> list[PendingStep]:
-    """Steps that failed and wait for their next attempt. A step in its first attempt has no record yet."""
-    waiting: dict[str, PendingStep] = {}
+    """Steps that have reported or failed, and completions, without an outcome. A step that did neither has no record yet."""
+    pending: dict[str, PendingStep] = {}
     for record in records:
-        if isinstance(record, r.Attempt):
-            waiting[record.op] = PendingStep(
-                name=record.name, attempt=record.attempt + 1, next_attempt=instant(record.retry_at),
-                last_failure=summary(decode_failure(record.failure)),
-            )
-        elif isinstance(record, r.StepDone):
-            waiting.pop(record.op, None)
-    return list(waiting.values())
+        if isinstance(record, (r.StepDone, r.Completed)):
+            pending.pop(record.op, None)
+        elif isinstance(record, (r.Attempt, r.Heartbeat, r.Awaiting)):
+            found = pending.get(record.op) or PendingStep(name=record.name, attempt=record.attempt)
+            pending[record.op] = replace(found, **_news(record))
+    return list(pending.values())
+
+
+def _news(record: r.Attempt | r.Heartbeat | r.Awaiting) -> dict[str, Any]:
+    if isinstance(record, r.Heartbeat):
+        return {"attempt": record.attempt, "next_attempt": None, "progress": _shown(record.payload)}
+    if isinstance(record, r.Awaiting):
+        return {"attempt": record.attempt, "next_attempt": None}
+    due = instant(record.retry_at) if record.retry_at else None
+    return {"attempt": record.attempt + 1, "next_attempt": due, "last_failure": summary(decode_failure(record.failure))}

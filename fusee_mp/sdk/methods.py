@@ -8,24 +8,30 @@ import os
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from fusee_mp.core.placement import check_id, shard_of
+from fusee_mp.core.token import read_token
 from fusee_mp.core.where import parse
 from fusee_mp.duration import Duration, to_ms_or_none
-from fusee_mp.errors import Rejected
+from fusee_mp.errors import Rejected, StepFailed
 from fusee_mp.names import checked_name
 from fusee_mp.payload.converter import Codec
-from fusee_mp.core.calls import Call, Outcome, StartCall
+from fusee_mp.payload.failure import encode_failure
+from fusee_mp.core.calls import Call, CompleteCall, Outcome, StartCall, StartWithUpdateCall
 from fusee_mp.runtime.children import cause_of
 from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.describe import detail_of, status_of
+from fusee_mp.sdk.handles import Changes
+from fusee_mp.sdk.handling import update_id_of, updated
 from fusee_mp.sdk.run import Run
-from fusee_mp.sdk.target import ANY, target
+from fusee_mp.sdk.target import ANY, changed, target
 from fusee_mp.sdk.types import OnFinished, OnRunning, RunDetail, RunStatus, Where
 
 I = TypeVar("I")  # noqa: E741
 R = TypeVar("R")
+A = TypeVar("A")
+T = TypeVar("T")
 
 
 class Methods(ABC):
@@ -108,6 +114,45 @@ class Methods(ABC):
         """Start a run and wait for its result: `start` and `result` in one."""
         run = await self.start(workflow, id, input, **options)
         return await run.result()
+
+    @overload
+    async def update_with_start(self, workflow: Workflow[I, R], id: str, input: I, update: Changes[A, T], value: A, *,
+                                update_id: str | None = None) -> tuple[Run[R], T]: ...
+    @overload
+    async def update_with_start(self, workflow: str, id: str, input: object, update: str, value: object, *,
+                                update_id: str | None = None) -> tuple[Run[Any], Any]: ...
+    async def update_with_start(self, workflow: Any, id: str, input: Any, update: Any, value: Any, *,
+                                update_id: str | None = None) -> tuple[Run[Any], Any]:
+        """Update the open run of the ID, or start one with the update as its first outcome, in one record: the run, and the result.
+
+        With an open run the input is ignored. update_id: a repeat changes nothing and gets the first result, also once the run has
+        ended. A new run's validator is asked after the start: what it refuses has started the run all the same.
+        Raises as `start` and `Run.update` do.
+        """
+        type_name, data, codec = target(workflow, input)
+        name, value_codec, returns = changed(update)
+        payload, request = value_codec.encode(value, f'the value of update "{name}"'), self._request_id()
+        outcome = await self._call(shard_of(check_id(id), self.shards), StartWithUpdateCall(
+            id, type_name, data, name, payload, update_id_of(update_id, request), request,
+        ))
+        return Run(self, id, codec), updated(outcome, id, name, returns)
+
+    async def complete(self, token: str, value: object = None, *, request_id: str | None = None) -> None:
+        """Give the operation that `ctx.completion` waits for its value; on return that is durable.
+
+        Raises Rejected for a token that is stale, used, altered or not of this server, and for a value that is not what it `returns`.
+        """
+        await self._complete(token, "ok", ANY.encode(value, "the value of the completion"), request_id)
+
+    async def fail(self, token: str, error: str | BaseException, *, request_id: str | None = None) -> None:
+        """Let the operation that `ctx.completion` waits for raise this error; text is raised as StepFailed. Raises as `complete`."""
+        failure = encode_failure(StepFailed(error) if isinstance(error, str) else error)
+        await self._complete(token, "failed", failure, request_id)
+
+    async def _complete(self, token: str, status: Literal["ok", "failed"], payload: bytes, request_id: str | None) -> None:
+        said = read_token(token)
+        await self._call(shard_of(check_id(said.id), self.shards), CompleteCall(
+            said.id, said.run, said.op, said.attempt, said.seal, status, payload, *self._request(request_id)))
 
     @overload
     def handle(self, id: str) -> Run[Any]: ...

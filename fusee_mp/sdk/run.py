@@ -9,15 +9,19 @@ from typing_extensions import TypeVar
 from fusee_mp.core.placement import shard_of
 from fusee_mp.duration import Duration, to_ms_or_none
 from fusee_mp.payload.converter import Codec
-from fusee_mp.core.calls import Call, CancelCall, ResultCall, SignalCall, StartedCall, TerminateCall
-from fusee_mp.sdk.handles import Sends
-from fusee_mp.sdk.target import named, reason_text
+from fusee_mp.core.calls import (
+    Call, CancelCall, PauseCall, QueryCall, ResultCall, ResumeCall, SignalCall, StartedCall, TerminateCall, UpdateCall,
+)
+from fusee_mp.sdk.handles import Asks, Changes, Sends
+from fusee_mp.sdk.handling import answered, update_id_of, updated
+from fusee_mp.sdk.target import asked, changed, named, reason_text
 from fusee_mp.sdk.types import RunDetail, RunStatus
 
 if TYPE_CHECKING:
     from fusee_mp.sdk.methods import Methods
 
 A = TypeVar("A")
+R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
@@ -65,6 +69,41 @@ class Run(Generic[R_co]):
         payload = codec.encode(value, f'the value of signal "{name}"')
         await self._call(SignalCall(self.id, name, payload, *self._home._request(request_id)))
 
+    @overload
+    async def update(self, u: Changes[None, R], value: None = None, *, update_id: str | None = None) -> R: ...
+    @overload
+    async def update(self, u: Changes[A, R], value: A, *, update_id: str | None = None) -> R: ...
+    @overload
+    async def update(self, u: str, value: object = None, *, update_id: str | None = None) -> Any: ...
+    async def update(self, u: Any, value: Any = None, *, update_id: str | None = None) -> Any:
+        """Change the run by its handler of this update, and return the result that it recorded.
+
+        update_id: whoever comes with it again, for as long as the run is kept, gets the result of the first.
+        Raises Rejected when the run has ended, has no such update or its validator refuses, which records nothing; WorkflowFailed,
+        with the handler's exception as cause; Cancelled, Terminated, TimedOut when the run ended so before its handler did; NotFound.
+        """
+        name, codec, returns = changed(u)
+        payload = codec.encode(value, f'the value of update "{name}"')
+        request = self._home._request_id()
+        outcome = await self._call(UpdateCall(self.id, name, payload, update_id_of(update_id, request), request))
+        return updated(outcome, self.id, name, returns)
+
+    @overload
+    async def query(self, q: Asks[None, R], arg: None = None) -> R: ...
+    @overload
+    async def query(self, q: Asks[A, R], arg: A) -> R: ...
+    @overload
+    async def query(self, q: str, arg: object = None) -> Any: ...
+    async def query(self, q: Any, arg: Any = None) -> Any:
+        """Ask the run's code; nothing is recorded, and everything that the answer rests on is durable. Also after the run's end.
+
+        Raises Rejected when the run has no such query or is quarantined; WorkflowFailed, with what the function raised as cause;
+        NotFound.
+        """
+        name, codec, returns = asked(q)
+        outcome = await self._call(QueryCall(self.id, name, codec.encode(arg, f'the argument of query "{name}"')))
+        return answered(outcome, self.id, name, returns)
+
     async def cancel(self, reason: str = "", *, request_id: str | None = None) -> None:
         """Ask the run to end: its code sees asyncio.CancelledError at its next await. A second cancel changes nothing."""
         await self._call(CancelCall(self.id, reason_text(reason), *self._home._request(request_id)))
@@ -72,6 +111,14 @@ class Run(Generic[R_co]):
     async def terminate(self, reason: str = "", *, request_id: str | None = None) -> None:
         """End the run without asking its code."""
         await self._call(TerminateCall(self.id, reason_text(reason), *self._home._request(request_id)))
+
+    async def pause(self, reason: str = "", *, request_id: str | None = None) -> None:
+        """Start no further step body of the run until it is resumed. Bodies that run may end, and what arrives is recorded."""
+        await self._call(PauseCall(self.id, reason_text(reason), *self._home._request(request_id)))
+
+    async def resume(self, *, request_id: str | None = None) -> None:
+        """Let the run go on; a step that had used up its attempts has all of them again. On a run that is not paused: nothing."""
+        await self._call(ResumeCall(self.id, *self._home._request(request_id)))
 
 
 async def _within(timeout: Duration | None, answer: Any) -> Any:

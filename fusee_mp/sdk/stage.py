@@ -160,4 +160,8 @@ def _ask(record: r.Record) -> Ask | None:
         return Ask(record.op, f'timer "{record.name}"' if record.name else "a timer")
     if isinstance(record, r.StepDone):
         return Ask(record.op, f'step "{record.name}"')
+    if isinstance(record, r.UpdateDone):
+        return Ask(record.op, f'answer "{record.name}"')
+    if isinstance(record, r.Awaiting):
+        return Ask(record.op, f'completion "{record.name}"')
     return Ask(record.op, "attributes") if isinstance(record, r.Attributes) else None
