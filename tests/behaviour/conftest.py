@@ -1,0 +1,42 @@
+"""The fixture `scene` runs a scenario, an `async def` of a home, over the home that the test asks for."""
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from behaviour_homes import HOMES
+
+Scenario = Callable[[Any], Coroutine[Any, Any, Any]]
+Scene = Callable[..., Any]
+
+
+@pytest.fixture(params=HOMES)
+def home(request: pytest.FixtureRequest) -> Any:
+    return HOMES[request.param]
+
+
+@pytest.fixture
+def scene(home: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """`scene(scenario)`; a scenario that restarts says so, and is skipped where nothing outlives the engine."""
+    monkeypatch.setenv("FUSEE_TEST_NOTES", str(tmp_path / "notes"))
+
+    def play(scenario: Scenario, *, restarts: bool = False, **options: Any) -> Any:
+        if restarts and not home.keeps:
+            pytest.skip("nothing outlives this home")
+        if options and not home.keeps:
+            pytest.skip("this home takes no options")
+
+        async def main() -> Any:
+            here = home(tmp_path, **options)
+            await here.open()
+            try:
+                return await asyncio.wait_for(scenario(here), 60)
+            finally:
+                await here.close()
+
+        return asyncio.run(main())
+
+    return play
