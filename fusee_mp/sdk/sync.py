@@ -162,6 +162,14 @@ class SyncRun(Generic[R_co]):
         """End the run without asking its code."""
         self._thread.call(lambda: self._run.terminate(reason, request_id=request_id))
 
+    def pause(self, reason: str = "", *, request_id: str | None = None) -> None:
+        """Start no further step body of the run until it is resumed. Bodies that run may end, and what arrives is recorded."""
+        self._thread.call(lambda: self._run.pause(reason, request_id=request_id))
+
+    def resume(self, *, request_id: str | None = None) -> None:
+        """Let the run go on; a step that had used up its attempts has all of them again. On a run that is not paused: nothing."""
+        self._thread.call(lambda: self._run.resume(request_id=request_id))
+
 
 class SyncMethods(Generic[M]):
     """What SyncEngine and SyncClient share: the methods of `Methods`, each blocking until there is an answer."""
@@ -208,6 +216,14 @@ class SyncMethods(Generic[M]):
     def handle(self, id: str, workflow: Workflow[Any, Any] | None = None) -> SyncRun[Any]:
         """A handle on an ID, without a call. It follows the ID, not one run."""
         return SyncRun(self._thread, self._home.handle(id) if workflow is None else self._home.handle(id, workflow))
+
+    def complete(self, token: str, value: object = None, *, request_id: str | None = None) -> None:
+        """Give the operation that `ctx.completion` waits for its value. Raises as `Engine.complete` does."""
+        self._thread.call(lambda: self._home.complete(token, value, request_id=request_id))
+
+    def fail(self, token: str, error: str | BaseException, *, request_id: str | None = None) -> None:
+        """Let the operation that `ctx.completion` waits for raise this error. Raises as `Engine.fail` does."""
+        self._thread.call(lambda: self._home.fail(token, error, request_id=request_id))
 
     def status(self, id: str) -> RunStatus | None:
         """The newest run of an ID; None when there is none."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from fusee_mp import Ctx, signal, step, workflow
+from fusee_mp import Ctx, current_step, signal, step, workflow
 
 APPROVED = signal("approved", bool)
 
@@ -42,6 +42,16 @@ async def approval(ctx: Ctx) -> str:
 @workflow("where")
 async def where(ctx: Ctx) -> int:
     return await worker_pid()
+
+
+async def hand_out(token: str) -> None:
+    current_step().heartbeat(token)  # for `describe` to show
+
+
+@workflow("delivery")
+async def delivery(ctx: Ctx) -> str:
+    where = await ctx.completion("delivered", hand_out, returns=str)
+    return f"{where} since {await ctx.step('today', lambda: 'Monday')}"
 
 
 BUNDLE = [order, approval]

@@ -110,5 +110,5 @@ def test_list_and_count_filter_and_page(cli: Cli) -> None:
 def test_shards_names_the_holder_of_each(cli: Cli) -> None:
     facts = until(lambda: (found := cli("shards", "--json").json) and all(shard["worker"] for shard in found["shards"]) and found)
     assert [shard["state"] for shard in facts["shards"]] == ["ready", "ready"]
-    assert facts["workers"][0]["workflows"] == ["order", "approval", "where"]
+    assert facts["workers"][0]["workflows"] == ["order", "approval", "where", "delivery"]
     assert facts["workers"][0]["worker"] in cli("shards").out
