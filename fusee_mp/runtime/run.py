@@ -442,6 +442,12 @@ class Run:
             if len(self.tasks) >= 64 and not len(self.tasks) & 63:
                 self.tasks = [task for task in self.tasks if not task.done()]
 
+    def woken_from_outside(self, why: str) -> None:
+        """Perhaps from another thread."""
+        if not self.sealed:
+            self.broken = FuseeError(f'workflow "{self.journal.start.type}": {why}', id=self.id)
+            self.shard.loop.call_soon_threadsafe(self.shard.wake, self)
+
     def complain(self, context: dict[str, Any]) -> None:
         """What asyncio reports of this run's code: kept for the log, said once when the run ends."""
         if not self.sealed and len(self.complaints) < COMPLAINTS_MAX:
