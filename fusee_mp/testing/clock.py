@@ -4,7 +4,7 @@
 # loop (durable timers, retries, time-outs, asyncio.sleep in step bodies and tests) passes at once and in its order, and nothing else
 # in the process sees another time; tests in other loops, threads or processes do not meet.
 #
-# Rule 1: time jumps only when nothing is ready to run, and lands exactly on the next timer.
+# Rule 1: time jumps only when nothing is ready to run, and lands on the next timer, to the microsecond.
 # Rule 2: while the world is at work for this loop, time is real: a thread runs for it, a child process is awaited, or a step body that
 #         does not just sleep runs while sockets or pipes are open. A real time-out in such a body keeps its real length.
 # Rule 3: sockets that stay open for nobody (a pool of connections, a test's server) delay a jump by GRACE_S, and prevent none.
@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 import socket
 import threading
@@ -105,7 +106,9 @@ class Clock:
         elif timeout is None:
             return self._wait_for_ever()
         else:
-            self._now += timeout
+            # The loop waits for a day at most. One step of a float further: months ahead, the tolerance that it adds to its time is lost
+            # in rounding, and a timer is run only once its time has passed.
+            self._now = math.nextafter(max(self._now + timeout, self._loop._scheduled[0].when()), math.inf)
         return []
 
     def _wait(self, timeout: float | None) -> Events:

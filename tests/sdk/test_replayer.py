@@ -15,8 +15,22 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fusee_mp import (
-    Config, Ctx, Engine, FuseeError, Journal, NonDeterminismError, NotFound, Rejected, Replayer, StorageError, UnknownWorkflow,
-    Workflow, export, signal, step, workflow,
+    Config,
+    Ctx,
+    Engine,
+    FuseeError,
+    Journal,
+    NonDeterminismError,
+    NotFound,
+    Rejected,
+    Replayer,
+    StorageError,
+    UnknownWorkflow,
+    Workflow,
+    export,
+    signal,
+    step,
+    workflow,
 )
 from fusee_mp.core import records as r
 from fusee_mp.payload.cipher import AesGcm
