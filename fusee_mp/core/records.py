@@ -17,6 +17,9 @@ from typing import Final, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct
 
+from fusee_mp.core.schedule import ScheduleState
+from fusee_mp.core.schedule_changes import ScheduleChange
+
 FinalStatus: TypeAlias = Literal["ok", "failed", "cancelled", "terminated", "timed_out", "reset", "continued_as_new"]
 ClosePolicy: TypeAlias = Literal["terminate", "cancel", "abandon"]
 
@@ -52,7 +55,7 @@ class Grant(_Record, tag=1):
 class Start(_Record, tag=2):
     """A run began. `behaviour` names the asyncio behaviour of the interpreter that ran it first; `seed` feeds ctx.random().
 
-    `update` was accepted with the start, before its validator could be asked, and is the first outcome.
+    `update` was accepted with the start, before its validator could be asked, and is the first outcome. `zone` is that of the schedule.
     """
 
     run: int
@@ -72,6 +75,7 @@ class Start(_Record, tag=2):
     scheduled_at: int | None = None
     seed: int = 0
     update: Update | None = None
+    zone: str = ""
 
 
 class StepDone(_Record, tag=3):
@@ -128,7 +132,10 @@ class Signal(_Record, tag=7):
 
 
 class Child(_Record, tag=8):
-    """The code asked for a child: message `no` to shard `to`."""
+    """The code asked for a child: message `no` to shard `to`. `no` 0: it was started before, and nothing is sent.
+
+    `started_by`, `started_op`: the run of the same ID and its operation whose child this is already (0: this one).
+    """
 
     run: int
     at: int
@@ -140,6 +147,8 @@ class Child(_Record, tag=8):
     input: bytes
     close: ClosePolicy = "terminate"
     timeout_ms: int | None = None
+    started_by: int = 0
+    started_op: str = ""
 
 
 class ChildDone(_Record, tag=9):
@@ -154,9 +163,10 @@ class ChildDone(_Record, tag=9):
 
 
 class Send(_Record, tag=10):
-    """The code (or the end of a run, then `op` is empty) sends to another workflow: message `no` to shard `to`.
+    """The code (or the end of a run, then `op` is empty) sends to another workflow: message `no` to shard `to`. `no` 0: sent before.
 
-    With `child`, only the run that is this operation's child is meant, not a later one of the same ID.
+    With `child`, only the run that is this operation's child is meant, not a later one of the same ID; `child_by`: the operation is
+    one of that earlier run (0: of this one).
     """
 
     run: int
@@ -169,6 +179,7 @@ class Send(_Record, tag=10):
     name: str = ""
     payload: bytes = b""
     child: str = ""
+    child_by: int = 0
 
 
 class CancelRequested(_Record, tag=11):
@@ -182,7 +193,7 @@ class CancelRequested(_Record, tag=11):
 
 
 class Done(_Record, tag=12):
-    """The run ended. With a parent, the outcome is also message `no` to shard `to`."""
+    """The run ended. With a parent, the outcome is also message `no` to shard `to`. Without `history` its journal is not kept."""
 
     run: int
     at: int
@@ -194,6 +205,7 @@ class Done(_Record, tag=12):
     to: int = -1
     no: int = 0
     source: Source | None = None
+    history: bool = True
 
 
 class Quiet(_Record, tag=13):
@@ -238,10 +250,12 @@ class Unquarantined(_Record, tag=17):
 
 
 class Deleted(_Record, tag=18):
-    """The finished run is gone: its retention ended or somebody deleted it."""
+    """The finished run is gone: its retention ended or somebody deleted it. `archive`: its journal goes to the archive."""
 
     run: int
     at: int
+    request: str = ""
+    archive: bool = False
 
 
 class Attributes(_Record, tag=19):
@@ -254,7 +268,10 @@ class Attributes(_Record, tag=19):
 
 
 class Refused(_Record, tag=20):
-    """A child could not be started: message `no` to shard `to` tells its parent why."""
+    """A child could not be started: message `no` to shard `to` tells its parent why.
+
+    Another `status` is the end of a child that had its result already, and `failure` that result.
+    """
 
     at: int
     id: str
@@ -263,6 +280,7 @@ class Refused(_Record, tag=20):
     parent: Parent
     failure: bytes
     source: Source
+    status: str = "refused"
 
 
 class Update(_Record, tag=21):
@@ -341,21 +359,145 @@ class Resumed(_Record, tag=29):
     request: str = ""
 
 
+class Begin(Struct, array_like=True, frozen=True, gc=False):
+    """A schedule starts the run of this instant: message `no` to shard `to`."""
+
+    to: int
+    no: int
+    instant: int
+
+
+class End(Struct, array_like=True, frozen=True, gc=False):
+    """A schedule asks the run of this instant to end: message `no` to shard `to`."""
+
+    to: int
+    no: int
+    instant: int
+    kind: Literal["cancel", "terminate"]
+
+
+class Closing(Struct, array_like=True, frozen=True, gc=False):
+    """A window closed, and its run starts: message `no` to shard `to`."""
+
+    window: str
+    to: int
+    no: int
+
+
+class ScheduleSet(_Record, tag=35):
+    """A schedule is this from here on; it may have started what it once remembered."""
+
+    at: int
+    id: str
+    type: str
+    input: bytes
+    zone: str
+    state: ScheduleState
+    begins: list[Begin] = []
+    ends: list[End] = []
+    request: str = ""
+    answer: bytes = b""
+
+
+class ScheduleMoved(_Record, tag=36):
+    """Time, a call or the end of a run did this to a schedule."""
+
+    at: int
+    id: str
+    change: ScheduleChange
+    begins: list[Begin] = []
+    ends: list[End] = []
+    request: str = ""
+    answer: bytes = b""
+    source: Source | None = None
+
+
+class ScheduleDeleted(_Record, tag=37):
+    """A schedule is gone. Its runs go on."""
+
+    at: int
+    id: str
+    request: str = ""
+    answer: bytes = b""
+
+
+class StartAsked(_Record, tag=38):
+    """Message `no` to shard `to`: start this run. It stands in no log: the records of schedules and windows say when it is sent.
+
+    With a parent, its end is reported to that; the parent's `run` is 0 when it is a schedule.
+    """
+
+    at: int
+    to: int
+    no: int
+    id: str
+    type: str
+    input: bytes
+    parent: Parent | None = None
+    scheduled_at: int | None = None
+    zone: str = ""
+
+
+class Gathered(_Record, tag=39):
+    """An event joined the window of its key, which closes at `closes` if nothing else comes. What `closed` names but this window closed
+    before it."""
+
+    at: int
+    kind: Literal["debounce", "batch"]
+    workflow: str
+    key: str
+    window: str
+    closes: int
+    input: bytes
+    event: str = ""
+    closed: list[Closing] = []
+    request: str = ""
+    answer: bytes = b""
+
+
+class WindowsClosed(_Record, tag=40):
+    """The time of these windows came."""
+
+    at: int
+    closed: list[Closing]
+
+
+class Inherited(_Record, tag=30):
+    """The run continues another one of its ID, and this child of that one is its own now: started by operation `op` of run `by`."""
+
+    run: int
+    at: int
+    id: str
+    type: str
+    close: ClosePolicy
+    by: int
+    op: str
+
+
+class Patched(_Record, tag=31):
+    """The code came to this change of itself first now, so the run goes the new way, for ever."""
+
+    run: int
+    at: int
+    name: str
+
+
 Record: TypeAlias = (
     Grant | Start | StepDone | Attempt | Timer | Fired | Signal | Child | ChildDone | Send | CancelRequested | Done
     | Quiet | Skipped | Acked | Quarantined | Unquarantined | Deleted | Attributes | Refused
-    | Update | UpdateDone | Heartbeat | Awaiting | Completed | Paused | Resumed
+    | Update | UpdateDone | Heartbeat | Awaiting | Completed | Paused | Resumed | Inherited | Patched
+    | ScheduleSet | ScheduleMoved | ScheduleDeleted | StartAsked | Gathered | WindowsClosed
 )
 Outcome: TypeAlias = StepDone | Fired | Signal | ChildDone | CancelRequested | Update | Completed
 RunRecord: TypeAlias = (
     Start | StepDone | Attempt | Timer | Fired | Signal | Child | ChildDone | Send | CancelRequested | Done
     | Quiet | Quarantined | Unquarantined | Deleted | Attributes | Update | UpdateDone
-    | Heartbeat | Awaiting | Completed | Paused | Resumed
+    | Heartbeat | Awaiting | Completed | Paused | Resumed | Inherited | Patched
 )
 
 OUTCOMES: Final = (StepDone, Fired, Signal, ChildDone, CancelRequested, Update, Completed)
 ASKED: Final = (Timer, Child, Send, Attributes, UpdateDone, Awaiting)
-MESSAGES: Final = (Child, Send, Done, Refused)
+MESSAGES: Final = (Child, Send, Done, Refused, StartAsked)
 # What a journal shows under these words; `describe` and exports use them.
 KIND: Final[dict[type[Struct], str]] = {
     Grant: "grant", Start: "start", StepDone: "step", Attempt: "attempt", Timer: "timer", Fired: "fired", Signal: "signal",
@@ -363,9 +505,14 @@ KIND: Final[dict[type[Struct], str]] = {
     Skipped: "skipped", Acked: "acked", Quarantined: "quarantined", Unquarantined: "unquarantined", Deleted: "deleted",
     Attributes: "attributes", Refused: "refused", Update: "update", UpdateDone: "update_done",
     Heartbeat: "heartbeat", Awaiting: "awaiting", Completed: "completed", Paused: "paused", Resumed: "resumed",
+    Inherited: "inherited", Patched: "patched",
+    ScheduleSet: "schedule", ScheduleMoved: "schedule_moved", ScheduleDeleted: "schedule_deleted", StartAsked: "start_asked",
+    Gathered: "gathered", WindowsClosed: "windows_closed",
 }
 # Kept in the log and folded, but no part of a journal.
-NOT_IN_JOURNAL: Final = (Grant, Quiet, Skipped, Acked, Deleted, Refused)
+NOT_IN_JOURNAL: Final = (
+    Grant, Quiet, Skipped, Acked, Deleted, Refused, ScheduleSet, ScheduleMoved, ScheduleDeleted, StartAsked, Gathered, WindowsClosed,
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
