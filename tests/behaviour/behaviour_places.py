@@ -1,0 +1,48 @@
+"""Where the tests of steps run: an engine in memory, or on a directory, closed and opened again."""
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fusee_mp import Config, Engine, Workflow
+
+T = TypeVar("T")
+PATIENCE_S = 20.0
+
+
+class Place:
+    """A place for engines. `dir` None is in memory, which forgets."""
+
+    def __init__(self, dir: Path | None) -> None:
+        self.dir = dir
+
+    @contextlib.asynccontextmanager
+    async def engine(self, workflows: Sequence[Workflow[Any, Any]], **config: Any) -> AsyncIterator[Engine]:
+        opening = Engine.memory(workflows=workflows) if self.dir is None else Engine.open(Config(dir=self.dir, **config), workflows=workflows)
+        async with opening as engine:
+            yield engine
+
+
+async def until(look: Callable[[], Awaitable[T]] | Callable[[], T]) -> T:
+    """What `look` gives once that is true."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            found: Any = look()
+            found = await found if asyncio.iscoroutine(found) else found
+            if found:
+                return found  # type: ignore[no-any-return]
+            await asyncio.sleep(0.005)
+
+
+async def has_status(engine: Engine, id: str, status: str) -> None:
+    async def look() -> bool:
+        found = await engine.status(id)
+        return found is not None and found.status == status
+    await until(look)
+
+
+def run(main: Any) -> None:
+    asyncio.run(asyncio.wait_for(main, 2 * PATIENCE_S))
