@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from fusee_mp.core.calls import Call
 from fusee_mp.errors import FuseeError, Unavailable
 from fusee_mp.log import LogOptions
 from fusee_mp.log.data import DataDirectory
-from fusee_mp.core.calls import Call
 from fusee_mp.runtime.crew import Crew
 from fusee_mp.runtime.shard_runtime import ShardRuntime
 from fusee_mp.sdk.config import Config
@@ -110,7 +110,8 @@ class Engine(Methods):
             return
         config = self._config
         options = HostOptions(
-            LogOptions(segment_bytes=config.segment_bytes, flush=config.flush), config.checkpoint_interval_ms, config.checkpoint_on_shutdown,
+            LogOptions(segment_bytes=config.segment_bytes, flush=config.flush), config.checkpoint_interval_ms,
+            config.checkpoint_on_shutdown,
         )
         self._opened[shard] = await ShardHost.open(Path(config.dir), shard, options)
 

@@ -239,7 +239,8 @@ def all_workflows() -> list[Any]:
     from fusee_mp import Workflow
 
     functions = [
-        quick, doubling_child, parent_of_one, waits, collects, sums, sends, cancels, naps, fails, fails_first, grouped_failure, grouped_handled,
+        quick, doubling_child, parent_of_one, waits, collects, sums, sends, cancels, naps, fails, fails_first, grouped_failure,
+        grouped_handled,
         counts_all_that_came, first_signal_ends_it, short_steps, cancelled_in_a_wait, has_children, child_errors, cancels_its_child,
         keeps_a_handle, limited, waits_until, tags_itself, own_values,
     ]

@@ -78,7 +78,8 @@ class Host:
 def asked(op: str, kind: str, name: str) -> Any:
     return {
         "timer": lambda: r.Timer(1, 1_000, op, name, 5_000), "child": lambda: r.Child(1, 1_000, op, 0, 1, "c", name, b"null"),
-        "send": lambda: r.Send(1, 1_000, op, 0, 1, "signal", "b", name.removeprefix("signal ")), "attributes": lambda: r.Attributes(1, 1_000, op, b"{}"),
+        "send": lambda: r.Send(1, 1_000, op, 0, 1, "signal", "b", name.removeprefix("signal ")),
+        "attributes": lambda: r.Attributes(1, 1_000, op, b"{}"),
     }[kind]()
 
 
@@ -177,7 +178,8 @@ TIMER = r.Timer(1, 1_000, "1", "nap", 9_000)
     ("removed timer", [TIMER], [[]], 'timer "nap"', "nothing of the kind", 1),
     ("removed attributes", [r.Attributes(1, 1_000, "1", b"{}")], [[]], "attributes", "nothing of the kind", 1),
     ("removed step", [STEP_A, STEP_B], [[("1", "step", "charge")], []], 'the outcome of step "notify"', "nothing of the kind", 2),
-    ("removed step that had failed once", [r.Attempt(1, 1_000, "1", "charge", 1, b"{}", 2_000)], [[]], 'step "charge"', "nothing of the kind", 1),
+    ("removed step that had failed once", [r.Attempt(1, 1_000, "1", "charge", 1, b"{}", 2_000)], [[]], 'step "charge"',
+     "nothing of the kind", 1),
     ("removed step that was cancelled", [r.StepDone(1, 1_000, "1", "charge", 1, "cancelled", b"")], [[]], 'step "charge"',
      "nothing of the kind", 1),
     ("fired without a timer", [r.Fired(1, 2_000, "1")], [[]], "the outcome of a timer", "nothing of the kind", 1),

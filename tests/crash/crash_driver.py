@@ -1,7 +1,7 @@
 """A process to be killed: an engine on a directory, and clients that say on stdout what was acknowledged to them.
 
-python crash_driver.py DIR NOTES FIRST LAST [UNFINISHED-ID ..]: drive the unfinished runs, then new ones from number FIRST to LAST, or, when LAST
-is -, for ever. What was begun before the last kill is asked again, under the same request IDs.
+python crash_driver.py DIR NOTES FIRST LAST [UNFINISHED-ID ..]: drive the unfinished runs, then new ones from number FIRST to LAST, or,
+when LAST is -, for ever. What was begun before the last kill is asked again, under the same request IDs.
 """
 from __future__ import annotations
 

@@ -82,7 +82,8 @@ def test_clean_up_and_refusals_say_nothing_to_the_log(case: Any, caplog: pytest.
 def test_as_completed_of_coroutines_is_refused_by_name() -> None:
     run(live(workflow_of(next(case for case in CASES if case.__name__ == "as_completed_of_coroutines"))))
     assert len(TRACE["as_completed_of_coroutines"]) == 1
-    assert "asyncio.as_completed" in TRACE["as_completed_of_coroutines"][0] and "asyncio.create_task" in TRACE["as_completed_of_coroutines"][0]
+    said = TRACE["as_completed_of_coroutines"][0]
+    assert "asyncio.as_completed" in said and "asyncio.create_task" in said
 
 
 @pytest.mark.parametrize(("name", "words"), [

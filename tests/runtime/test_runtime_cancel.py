@@ -154,7 +154,9 @@ async def ended(main: Any, cancel_at: float | None, again_at: float | None = Non
     (wait_for_in_finally, 0.05, None, "cancelled", ["undo timed out", "done last"]),
     (swallow, 0.05, None, "ok", ["cancelled: stop"]),
 ], ids=lambda value: getattr(value, "__name__", ""))
-def test_a_cancelled_run_cleans_up_and_ends(main: Any, cancel_at: float | None, again_at: float | None, status: str, trace: list[str]) -> None:
+def test_a_cancelled_run_cleans_up_and_ends(
+    main: Any, cancel_at: float | None, again_at: float | None, status: str, trace: list[str]
+) -> None:
     found, reason, seen = run(ended(main, cancel_at, again_at))
     assert found == status
     assert seen[: len(trace)] == trace

@@ -79,7 +79,7 @@ async def try_everything(ctx: Any) -> None:
 
 
 async def plain(ctx: Any) -> None:
-    ctx.log.debug
+    assert ctx.log.logger.name == "fusee_mp.workflow"
     try:
         await ctx.step("wait", forever)
     finally:

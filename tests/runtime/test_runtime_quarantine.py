@@ -203,7 +203,8 @@ async def sleeps(ctx: Any) -> None:
 
 @pytest.mark.parametrize(("main", "words", "line_of"), [
     (spins, "100000 callbacks", "# never waits"), (calls_back, "100000 callbacks", "def again"), (loops, "0.5 s", "busy|while True"),
-    (loops_in_a_task, "0.5 s", "busy inside|while True"), (loops_in_a_condition, "0.5 s", "# condition|while True"), (sleeps, "0.5 s", "# blocks"),
+    (loops_in_a_task, "0.5 s", "busy inside|while True"), (loops_in_a_condition, "0.5 s", "# condition|while True"),
+    (sleeps, "0.5 s", "# blocks"),
 ])
 def test_a_run_that_never_yields_is_set_aside_with_its_line_and_the_shard_goes_on(main: Any, words: str, line_of: str) -> None:
     async def go() -> str:

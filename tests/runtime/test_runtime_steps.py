@@ -192,7 +192,8 @@ def test_the_code_gets_a_copy_of_what_was_recorded() -> None:
 # Failing.
 
 @pytest.mark.parametrize("error", [
-    lambda: Declined(code=7), lambda: ValueError("bad", 3), lambda: KeyError("k"), lambda: TimeoutError(), lambda: FileNotFoundError(2, "no", "f"),
+    lambda: Declined(code=7), lambda: ValueError("bad", 3), lambda: KeyError("k"), lambda: TimeoutError(),
+    lambda: FileNotFoundError(2, "no", "f"),
     lambda: ExceptionGroup("several", [ValueError("a"), ExceptionGroup("more", [Declined(code=1)])]),
 ], ids=["own", "ValueError", "KeyError", "TimeoutError", "OSError", "group"])
 def test_a_failed_step_raises_its_own_type_with_the_step_as_its_cause_live_as_replayed(error: Any) -> None:
@@ -305,8 +306,10 @@ def test_a_result_that_cannot_be_carried_fails_the_step_at_once() -> None:
 
 @pytest.mark.parametrize("call", [
     lambda ctx: ctx.step("", quick_timeout), lambda ctx: ctx.step("a\ud800", quick_timeout), lambda ctx: ctx.step("a\0", quick_timeout),
-    lambda ctx: ctx.step(7, quick_timeout), lambda ctx: ctx.sleep(-1), lambda ctx: ctx.sleep(1, name="\ud800"), lambda ctx: ctx.sleep("soon"),
-    lambda ctx: ctx.wait_for(""), lambda ctx: ctx.signal("", "s"), lambda ctx: ctx.signal("b", "s", object()), lambda ctx: ctx.child("w", "\ud800"),
+    lambda ctx: ctx.step(7, quick_timeout), lambda ctx: ctx.sleep(-1), lambda ctx: ctx.sleep(1, name="\ud800"),
+    lambda ctx: ctx.sleep("soon"),
+    lambda ctx: ctx.wait_for(""), lambda ctx: ctx.signal("", "s"), lambda ctx: ctx.signal("b", "s", object()),
+    lambda ctx: ctx.child("w", "\ud800"),
     lambda ctx: ctx.child("w", "c", close="maybe"), lambda ctx: ctx.all([], limit=0), lambda ctx: ctx.cancel("b", "\ud800"),
 ])
 def test_wrong_arguments_raise_at_the_call_and_take_no_place_that_replay_lacks(call: Any) -> None:
@@ -379,7 +382,8 @@ def test_fatal_with_a_cause_arrives_as_the_cause() -> None:
 def test_attempts_are_counted_across_crashes_and_the_wait_goes_on_where_it_was() -> None:
     async def main(ctx: Any) -> Any:
         try:
-            return await ctx.step("b", fails(99, ValueError("no")), retry=Retry(attempts=4, initial="100s", maximum="100s", factor=1, jitter=0))
+            policy = Retry(attempts=4, initial="100s", maximum="100s", factor=1, jitter=0)
+            return await ctx.step("b", fails(99, ValueError("no")), retry=policy)
         except ValueError as e:
             return e.__cause__.attempts  # type: ignore[union-attr]
 
