@@ -53,7 +53,8 @@ def users_pytest(folder: Path, *arguments: str) -> tuple[int, str]:
     (folder / "pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, "-m", "pytest", "-p", "fusee_mp.testing.plugin", "-p", "no:cacheprovider", "-q",
                f"--basetemp={folder / 'temporary'}", *arguments, "test_users.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # else an installed one is loaded twice
+    done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=60, env=environment)
     return done.returncode, done.stdout + done.stderr
 
 
