@@ -4,6 +4,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -120,5 +121,6 @@ def start_policies(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def log_to_stderr(level: str, who: str) -> None:
-    """Send this process's log to stderr, each line with its time and who says it."""
+    """Send this process's log to stderr, each line with its time and who says it; also that of the processes it starts."""
+    os.environ["FUSEE_LOG_LEVEL"] = level.upper()
     logging.basicConfig(level=level.upper(), format=f"%(asctime)s {who} %(levelname)s %(message)s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 
@@ -28,7 +29,8 @@ def main(arguments: list[str]) -> int:
     # The router decides when this process ends: a Ctrl-C at the terminal reaches the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s shard-{options.shard:03d} %(levelname)s %(message)s")
+    level = logging.getLevelNamesMapping().get(os.environ.get("FUSEE_LOG_LEVEL", ""), logging.INFO)
+    logging.basicConfig(level=level, format=f"%(asctime)s shard-{options.shard:03d} %(levelname)s %(message)s")
     gc.freeze()
     try:
         import uvloop
