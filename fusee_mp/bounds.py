@@ -27,6 +27,8 @@ CALLS_WAITING_BYTES_MAX = 64 * MIB
 READS_WAITING_MAX = 1_000
 # Appended and not written yet: beyond this the holder is not listened to until the disk has caught up.
 APPENDED_BYTES_MAX = 32 * MIB
+# Records that a crash must leave all or none of: they go in one append, which one frame carries and one batch holds.
+TOGETHER_BYTES_MAX = FRAME_BYTES_MAX - MIB
 # A ring between two processes. The least is a page, the default holds what a busy shard sends in a few ms.
 RING_BYTES_MIN = 4 * KIB
 RING_BYTES_DEFAULT = 1 * MIB
@@ -127,6 +129,12 @@ assert WINDOW_EVENTS_MAX <= WINDOW_EVENT_IDS_MAX
 
 # What one input to a schedule may start at once; the rest follows with the next.
 SCHEDULE_PAGE = 1_000
+# Inputs of runs that one record of a schedule starts, together: a page of a schedule with a large input has fewer.
+SCHEDULE_PAGE_BYTES = 4 * MIB
+# Runs of one backfill. More come in several.
+BACKFILL_RUNS_MAX = 100_000
+# How long the answer to a request about a schedule or a window is kept for its repeats: a client gives up within a minute.
+ANSWER_KEEP_MS = 3_600_000
 # After so little lateness an instant is no missed one, whatever its schedule's catch-up window: timers and disks are late too.
 SCHEDULE_LATENESS_MS = 1_000
 # Stretches of started instants that a schedule remembers. Beyond these the two oldest become one, and the instants between them that

@@ -26,7 +26,7 @@ class Journal(Generic[H]):
 
     __slots__ = (
         "start", "size", "now", "latest", "open", "closed", "_known", "_unclaimed", "_asked", "_pending", "_attempts", "fed", "replaying",
-        "unfed_updates", "_progress", "_used_up",
+        "unfed_updates", "_progress", "_used_up", "_patches",
     )
 
     def __init__(self, start: r.Start) -> None:
@@ -46,6 +46,7 @@ class Journal(Generic[H]):
         self._attempts: dict[str, r.Attempt] = {}
         self._progress: dict[str, bytes] = {}
         self._used_up: dict[str, tuple[int, int]] = {}
+        self._patches: dict[str, bool] = {}  # what the code was told of each change of itself
 
     @classmethod
     def recover(cls, journal: Iterable[r.RunRecord]) -> Journal[H]:
@@ -84,6 +85,8 @@ class Journal(Generic[H]):
             self._progress[record.op] = record.payload
         elif isinstance(record, r.Resumed):
             self._used_up = {op: (attempts, record.at) for op, (attempts, _) in self._used_up.items()}
+        elif isinstance(record, r.Patched):
+            self._patches[record.name] = True
         elif isinstance(record, r.ASKED) and record.op:
             self._known[record.op] = (*_identity(record), self.size - 1)
             self._asked[record.op] = record
@@ -130,6 +133,18 @@ class Journal(Generic[H]):
         """How many attempts no longer count, since the run was paused and resumed after them, and when that was; (0, 0): none."""
         return self._used_up.get(op, (0, 0))
 
+    def patched(self, name: str) -> bool | None:
+        """Whether the code goes the new way at this change of itself; None: it does from now on, which is to be recorded.
+
+        It went the old way when something is recorded that came later, which stays so: what is fed or claimed now came before.
+        """
+        told = self._patches.get(name)
+        if told is None:
+            is_past = self.replaying and bool(self._pending or self._unclaimed)
+            self._patches[name] = not is_past
+            return False if is_past else None
+        return told
+
     def next(self) -> r.Outcome | None:
         """The next recorded outcome; None once the code has seen them all."""
         if self._pending:
@@ -164,7 +179,8 @@ class Journal(Generic[H]):
         waiter = self.open.pop(op, None)
         if waiter is None and op not in self.closed:
             known = self._known.get(op) if self._known is not None else None
-            raise self._mismatch(op, f"the outcome of {_said(*_outcome_of(outcome))}", "nothing of the kind", known[2] if known else self.fed)
+            position = known[2] if known else self.fed
+            raise self._mismatch(op, f"the outcome of {_said(*_outcome_of(outcome))}", "nothing of the kind", position)
         return waiter
 
     def pass_time(self, outcome: r.Outcome) -> None:
@@ -187,6 +203,15 @@ class Journal(Generic[H]):
             " The code was changed since this run began. Guard the change with ctx.patched(..), run the old code until its runs"
             " have ended, or reset the run to a step before the change.",
             workflow=start.type, id=start.id, run=start.run, op=op, position=position, journal=has, code=wants, where=where,
+        )
+
+    def unhandled(self, update: r.Update, why: str) -> NonDeterminismError:
+        """The code no longer takes an update that it once accepted."""
+        start = self.start
+        return NonDeterminismError(
+            f'workflow "{start.type}" {why}: its journal has update "{update.name}" ({update.id}) as outcome {self.fed}. The code was'
+            " changed since this run began. Guard the change with ctx.patched(..), or run the old code until its runs have ended.",
+            workflow=start.type, id=start.id, run=start.run, position=self.fed, update=update.name,
         )
 
     def unfit(self, error: Exception) -> NonDeterminismError:

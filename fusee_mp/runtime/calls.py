@@ -12,8 +12,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fusee_mp.core import records as r
 from fusee_mp.core.calls import (
-    Call, CancelCall, CompleteCall, Mutation, Outcome, PauseCall, QueryCall, ResultCall, ResumeCall, SignalCall, StartCall, Started,
-    StartedCall, StartWithUpdateCall, TerminateCall, UpdateCall,
+    Call,
+    CancelCall,
+    CompleteCall,
+    Mutation,
+    Outcome,
+    PauseCall,
+    QueryCall,
+    ResultCall,
+    ResumeCall,
+    SignalCall,
+    StartCall,
+    Started,
+    StartedCall,
+    StartWithUpdateCall,
+    TerminateCall,
+    UpdateCall,
 )
 from fusee_mp.core.journal import Journal
 from fusee_mp.errors import AlreadyExists, FuseeError, StorageFull, UnknownWorkflow
@@ -164,8 +178,8 @@ class Calls:
         ))
         self.done(call, run.gate, Started(run.number, True))
 
-    def new_run(self, start: r.Start) -> Run:
-        """Record a start, give the run its number, and let its code begin in the next turn."""
+    def new_run(self, start: r.Start, awake: bool = True) -> Run:
+        """Record a start, give the run its number, and let its code begin in the next turn, or, not `awake`, when it is woken."""
         shard = self._shard
         registered = shard.registry.get(start.type)
         start.run, shard.next_run = shard.next_run, shard.next_run + 1
@@ -178,7 +192,7 @@ class Calls:
         if start.update is not None:
             run.fresh.append((start.update, UNSET))
         shard.metrics.starts += 1
-        shard.enter(run)
+        shard.enter(run, awake)
         for waiting in self._starts.pop(start.id, ()):
             shard.hold(gate, self.tell, waiting, None)
         return run
@@ -252,7 +266,7 @@ class Calls:
 
     def ended(self, run: Run) -> None:
         """A run has its end on record: answer those who wait for it."""
-        for reply in self._results.pop(run.id, ()):
+        for reply in () if run.hands_on else self._results.pop(run.id, ()):
             self._shard.hold(run.gate, self.tell, reply, run.outcome)
         self.handlers.ended(run)
 

@@ -8,6 +8,7 @@ from fusee_mp.core import records as r
 from fusee_mp.errors import BY_CODE, Cancelled, ChildFailed, FuseeError, Terminated, TimedOut, WorkflowFailed
 from fusee_mp.payload.converter import Codec
 from fusee_mp.payload.failure import rebuild_failure
+from fusee_mp.runtime.offspring import Kin
 from fusee_mp.runtime.steps import UNSET
 
 if TYPE_CHECKING:
@@ -50,6 +51,13 @@ class ChildCall:
             if not waiter.done():
                 waiter.set_result(None)
 
+    def has_ended(self, record: r.ChildDone) -> None:
+        """It ended before it was asked for."""
+        self._outcome = record
+        if self.run.offspring is not None:
+            self.run.offspring.remember(record)
+        self.run.journal.closed.add(self.op)
+
     def _unpack(self, record: r.ChildDone) -> Any:
         if record.status == "ok":
             return self.codec.decode(record.payload)
@@ -74,28 +82,50 @@ def cause_of(status: str, payload: bytes, id: str, reason: str = "") -> BaseExce
 def ask_child(
     run: Run, type_name: str, id: str, input: bytes, codec: Codec, close: r.ClosePolicy, timeout_ms: int | None
 ) -> ChildCall:
-    """Record the wish for a child and send it on; replay finds both."""
+    """Record the wish for a child and send it on; replay finds both. One that a run before this one started is not started again."""
     op = run.loop.next_op()
     call = ChildCall(run, op, id, codec, close)
-    if run.ask(op, "child", type_name) is None:
-        to, no = run.shard.mail.address(id)
-        record = r.Child(run.number, run.tick(), op, to, no, id, type_name, input, close, timeout_ms)
+    is_new = run.ask(op, "child", type_name) is None
+    claimed = None if run.offspring is None else run.offspring.claim(op, id, type_name)
+    if is_new:
+        record = r.Child(run.number, run.tick(), op, -1, 0, id, type_name, input, close, timeout_ms)
+        if claimed is None:
+            record.to, record.no = run.shard.mail.address(id)
+        else:
+            record.started_by, record.started_op = claimed[0].by, claimed[0].op
         run.record(record)
-        run.shard.mail.post(run.id, to, no, r.encode(record), run.gate)
-        run.child_asked(op, id, close)
-    run.journal.open[op] = call
+        run.with_offspring().remember(record)
+        if record.no:
+            run.shard.mail.post(run.id, record.to, record.no, r.encode(record), run.gate)
+    if claimed is not None and claimed[1] is not None:
+        call.has_ended(claimed[1])
+    else:
+        run.journal.open[op] = call
     return call
 
 
-def ask_send(run: Run, kind: str, id: str, name: str, payload: bytes, child: str = "") -> None:
+def ask_send(run: Run, kind: str, id: str, name: str, payload: bytes) -> None:
     """Record a signal or a cancel for another workflow and send it on."""
     op = run.loop.next_op()
     if run.ask(op, "send", f"{kind} {name}".rstrip()) is None:
-        send(run, op, kind, id, name, payload, child)
+        _send(run, op, kind, id, name, payload)
 
 
-def send(run: Run, op: str, kind: Any, id: str, name: str = "", payload: bytes = b"", child: str = "") -> None:
+def ask_close(run: Run, call: ChildCall) -> None:
+    """The code no longer waits for a child: record what the child feels of it and send it on."""
+    op = run.loop.next_op()
+    if run.ask(op, "send", call.close) is None:
+        assert run.offspring is not None
+        send_to_child(run, op, call.close, run.offspring.asked[call.op])
+
+
+def send_to_child(run: Run, op: str, kind: Any, kin: Kin) -> None:
+    """Record what a child feels of this run and send it on: it is meant for this child, and no other run of the child's ID."""
+    _send(run, op, kind, kin.id, "", b"", kin.op, 0 if kin.by == run.number else kin.by)
+
+
+def _send(run: Run, op: str, kind: Any, id: str, name: str, payload: bytes, child: str = "", child_by: int = 0) -> None:
     to, no = run.shard.mail.address(id)
-    record = r.Send(run.number, run.tick(), op, to, no, kind, id, name, payload, child)
+    record = r.Send(run.number, run.tick(), op, to, no, kind, id, name, payload, child, child_by)
     run.record(record)
     run.shard.mail.post(run.id, to, no, r.encode(record), run.gate)

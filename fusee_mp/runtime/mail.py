@@ -186,12 +186,12 @@ class Mail:
         if isinstance(record, r.Send):
             self._send_arrived(message, record, source, run)
         elif isinstance(record, (r.Done, r.Refused)) and record.parent is not None:
-            if run is None or run.number != record.parent.run:
+            op = None if run is None else run.operation_of(record.parent)
+            if run is None or op is None:
                 self._skip(source, f'the parent "{record.parent.id}" has ended')
-            elif isinstance(record, r.Done):
-                run.record_outcome(r.ChildDone(run.number, run.tick(), record.parent.op, record.status, record.payload, source))
             else:
-                run.record_outcome(r.ChildDone(run.number, run.tick(), record.parent.op, "refused", record.failure, source))
+                payload = record.payload if isinstance(record, r.Done) else record.failure
+                run.record_outcome(r.ChildDone(run.number, run.tick(), op, record.status, payload, source))
         else:
             self._skip(source, f"a {r.KIND[type(record)]} record is no message")
 
@@ -245,7 +245,7 @@ def _is_meant(record: r.Send, message: r.Message, run: Run) -> bool:
     if not record.child:
         return True
     parent = run.journal.start.parent
-    return parent is not None and parent.id == message.id and parent.run == record.run and parent.op == record.child
+    return parent is not None and parent.id == message.id and parent.run == (record.child_by or record.run) and parent.op == record.child
 
 
 def _parent_id(record: r.Record) -> str:

@@ -26,14 +26,16 @@ from fusee_mp.runtime import children as children_of
 from fusee_mp.runtime import pausing
 from fusee_mp.runtime.closing import close_task, close_tasks
 from fusee_mp.runtime.handlers import SLICE, Handlers, outcomes_of
+from fusee_mp.runtime.continuing import continue_as_new, wish_in
 from fusee_mp.runtime.lines import code_line, waiting_line
 from fusee_mp.runtime.loop import CLOSED, Blocked, Interrupted, RunLoop, RunTask, Sealed, TimerHandle
+from fusee_mp.runtime.offspring import Offspring
 from fusee_mp.runtime.signals import Signals
 from fusee_mp.runtime.steps import UNSET, Options, StepCall
 
 if TYPE_CHECKING:
-    from fusee_mp.payload.converter import Codec
     from fusee_mp.core.calls import Outcome
+    from fusee_mp.payload.converter import Codec
     from fusee_mp.runtime.registry import Registered, RunContext
     from fusee_mp.runtime.shard_runtime import ShardRuntime
 
@@ -48,7 +50,7 @@ class Run:
     __slots__ = (
         "shard", "number", "id", "journal", "loop", "context", "registered", "main", "tasks", "fresh", "gate", "steps", "signals",
         "cancel_asked", "is_over", "sealed", "broken", "quarantined", "quiet", "touched_ms",
-        "complaints", "left_memory", "outcome", "said_quarantined", "_open_children", "conditions", "handlers", "is_parked",
+        "complaints", "left_memory", "outcome", "said_quarantined", "offspring", "hands_on", "attributes", "conditions", "handlers", "is_parked",
         "is_paused", "pause_reason", "held_steps", "completions",
     )
 
@@ -83,7 +85,9 @@ class Run:
         self.left_memory = False
         self.outcome: Outcome | None = None
         self.said_quarantined = ""
-        self._open_children: dict[str, tuple[str, r.ClosePolicy]] | None = None
+        self.offspring: Offspring | None = None  # made with its first child
+        self.attributes: list[bytes] = []  # what it merged into those of its start
+        self.hands_on = False  # it ends, and another run of its ID goes on in its place
         self.touched_ms = 0
         self.complaints: list[str] = []
 
@@ -223,9 +227,7 @@ class Run:
     def _feed(self, outcome: r.Outcome, value: Any) -> None:
         self.shard.turns += 1  # so that the watch over blocked turns lets a long journal replay
         if isinstance(outcome, (r.StepDone, r.Fired, r.ChildDone, r.Completed)):
-            waiter = self.journal.take(outcome)
-            if isinstance(outcome, r.ChildDone):
-                self.child_ended(outcome.op)
+            waiter = self._take_child(outcome) if isinstance(outcome, r.ChildDone) else self.journal.take(outcome)
             if waiter is not None:
                 waiter.deliver(outcome, value)
         else:
@@ -290,6 +292,9 @@ class Run:
         error = main.exception()
         if isinstance(error, (Sealed, Interrupted)):
             return  # it is being set aside
+        if error is not None and (wish := wish_in(error)) is not None:
+            continue_as_new(self, wish)
+            return
         if error is not None:
             self.finish("failed", encode_failure(error))
             return
@@ -324,10 +329,10 @@ class Run:
                 self.said_quarantined = record.message
             elif isinstance(record, r.Unquarantined):
                 self.said_quarantined = ""
-            elif isinstance(record, r.Child):
-                self.child_asked(record.op, record.id, record.close)
-            elif isinstance(record, r.ChildDone):
-                self.child_ended(record.op)
+            elif isinstance(record, r.Attributes):
+                self.attributes.append(record.values)
+            elif isinstance(record, (r.Child, r.ChildDone, r.Inherited)):
+                self.with_offspring().remember(record)
             elif isinstance(record, r.Awaiting):
                 self.completions[record.op] = (record.name, record.attempt)
             elif isinstance(record, r.Completed):
@@ -345,21 +350,32 @@ class Run:
             self.handlers = Handlers(self)
         return self.handlers
 
-    def child_asked(self, op: str, id: str, close: r.ClosePolicy) -> None:
-        if self._open_children is None:
-            self._open_children = {}
-        self._open_children[op] = (id, close)
+    def with_offspring(self) -> Offspring:
+        """Its children, which most runs do not have."""
+        if self.offspring is None:
+            self.offspring = Offspring(self.number)
+        return self.offspring
 
-    def child_ended(self, op: str) -> None:
-        if self._open_children is not None:
-            self._open_children.pop(op, None)
+    def operation_of(self, parent: r.Parent) -> str | None:
+        """Which of its operations waits for the child with this parent; None when the child is not its own."""
+        if parent.run == self.number:
+            return parent.op
+        return None if self.offspring is None else self.offspring.operation_of(parent)
+
+    def _take_child(self, outcome: r.ChildDone) -> Any:
+        """The waiter for a child's outcome."""
+        op = self.with_offspring().fed(outcome)
+        if op == outcome.op:
+            return self.journal.take(outcome)
+        self.journal.pass_time(outcome)
+        return None if op is None else self.journal.open.pop(op, None)
 
     def close_children(self) -> None:
         """The run ends: what its open children feel of it."""
-        children, self._open_children = self._open_children or {}, None
-        for op, (id, close) in children.items():
-            if close != "abandon":
-                children_of.send(self, "", close, id, child=op)
+        if self.offspring is not None and not self.hands_on:
+            for kin in list(self.offspring.open()):
+                if kin.close != "abandon":
+                    children_of.send_to_child(self, "", kin.close, kin)
 
     def drop(self) -> None:
         """Take the code out of memory without an effect. On the loop's thread, never inside a turn of another run."""
@@ -396,7 +412,9 @@ class Run:
             self.broken = self.journal.placed(e, code_line(sys._getframe(1)) or waiting_line(self.main))
             raise Sealed from None
 
-    def ask_step(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, codec: Codec) -> StepCall:
+    def ask_step(
+        self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, codec: Codec
+    ) -> StepCall:
         """A step is asked for: its body begins after the turn."""
         op = self.loop.next_op()
         self.ask(op, "step", name)
@@ -406,6 +424,14 @@ class Run:
         self.journal.open[op] = call
         self.steps.append(call)
         return call
+
+    def patched(self, name: str) -> bool:
+        """Whether the code goes the new way at this change of itself."""
+        self.check_open()
+        told = self.journal.patched(name)
+        if told is None:
+            self.record(r.Patched(self.number, self.tick(), name))
+        return told is not False
 
     def abandon_step(self, call: StepCall) -> None:
         """The code no longer waits for this step."""
@@ -468,7 +494,7 @@ class Run:
 
     def has_missed(self, outcome: r.Outcome) -> bool:
         """It ended before it was fed this arrival."""
-        return self.is_over and any(waiting is outcome for waiting, _ in self.fresh)
+        return self.is_over and not self.hands_on and any(waiting is outcome for waiting, _ in self.fresh)
 
     @property
     def next_due(self) -> int | None:

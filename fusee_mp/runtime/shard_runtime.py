@@ -13,18 +13,19 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
-from fusee_mp.bounds import FRAME_BYTES_MAX
-from fusee_mp.bounds import FRAME_BYTES_MAX, KIB, RECORD_BYTES_MAX
+from fusee_mp.bounds import FRAME_BYTES_MAX, KIB, RECORD_BYTES_MAX, TOGETHER_BYTES_MAX
 from fusee_mp.core import records as r
+from fusee_mp.core.calls import Call, Outcome
 from fusee_mp.core.idfilter import IdFilter, key
 from fusee_mp.core.postbox import Inbox, Outbox
 from fusee_mp.core.timers import Timers
 from fusee_mp.errors import FuseeError, LeaseLost, NonDeterminismError
-from fusee_mp.core.calls import Call, Outcome
-from fusee_mp.runtime.calls import Calls, Entry, Reply
+from fusee_mp.runtime.calls import Calls, Reply
 from fusee_mp.runtime.crew import Crew
+from fusee_mp.runtime.entries import Entry
 from fusee_mp.runtime.home import Found, Home, Metrics
 from fusee_mp.runtime.loop import Handle
 from fusee_mp.runtime.mail import Mail
@@ -63,6 +64,7 @@ class ShardRuntime:
         self.shards = shards
         self.registry = registry
         self.home = home
+        self.crew = crew
         self.loop = crew.loop
         self.clock = clock
         self.draw = draw
@@ -218,6 +220,15 @@ class ShardRuntime:
         self.metrics.records += 1
         return self.lsn
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is appended within stands or falls as one: a crash leaves all of it or nothing. At most TOGETHER_BYTES_MAX."""
+        self._hand_on()
+        try:
+            yield
+        finally:
+            self._hand_on(TOGETHER_BYTES_MAX)
+
     def hold(self, lsn: int, effect: Callable[..., object], *args: Any) -> None:
         """Let an effect out once the log is durable through `lsn`.
 
@@ -279,10 +290,10 @@ class ShardRuntime:
         if self._tending is None and (self.residence.needs_tending or self.mail.needs_tending):
             self._tending = self.loop.call_later(TEND_MS / 1000, self._tend)
 
-    def _hand_on(self) -> None:
+    def _hand_on(self, most: int = APPEND_BYTES) -> None:
         if self._out:
             out, size, self._out, self._out_bytes = self._out, self._out_bytes, [], 0
-            for some in [out] if size <= APPEND_BYTES else _by_size(out):
+            for some in [out] if size <= most else _by_size(out):
                 self.home.append(b"".join(some), len(some) // 2)
 
     def _tend(self) -> None:
@@ -327,14 +338,15 @@ class ShardRuntime:
 
     # Runs.
 
-    def enter(self, run: Run) -> None:
-        """A run is in memory from now on; its code begins, or replays, in the next turn."""
+    def enter(self, run: Run, awake: bool = True) -> None:
+        """A run is in memory from now on; its code begins, or replays, in the next turn, or, not `awake`, when it is woken."""
         self.by_id[run.id] = run
         self.by_number[run.number] = run
         self._know(run.id)
         if run.journal.start.deadline is not None:
             self.timers.add(run.journal.start.deadline, Deadline(self, run.number))
-        self.wake(run)
+        if awake:
+            self.wake(run)
 
     def _know(self, id: str) -> None:
         hashed = key(id)
@@ -351,8 +363,9 @@ class ShardRuntime:
         self, run: Run, status: r.FinalStatus, payload: bytes, reason: str, request: str, source: r.Source | None
     ) -> None:
         """Record a run's end, tell its parent and those who wait, and drop its code."""
+        run.say_complaints()
         run.close_children()
-        parent = run.journal.start.parent
+        parent = None if run.hands_on else run.journal.start.parent
         done = r.Done(run.number, run.tick(), status, payload, reason, request, parent, source=source)
         if parent is not None:
             done.to, done.no = self.mail.address(parent.id)
@@ -372,6 +385,7 @@ class ShardRuntime:
             return
         run.drop()
         run.quarantined = error
+        self.calls.handlers.set_aside(run, error)
         if run.said_quarantined != error.message:
             position = error.fields.get("position", 0) if isinstance(error, NonDeterminismError) else 0
             run.record(r.Quarantined(run.number, run.tick(), error.code, error.message, position))
@@ -427,10 +441,10 @@ class ShardRuntime:
         except FuseeError as e:
             return e
 
-    def ask_keeper(self, method: str, args: tuple[Any, ...], then: Callable[[Any, FuseeError | None], None]) -> None:
+    def ask_keeper(self, method: str, args: tuple[Any, ...], then: Callable[[Any, FuseeError | None], None], min_lsn: int = 0) -> None:
         async def ask() -> None:
             try:
-                answer = await self.home.read(method, args)
+                answer = await self.home.read(method, args, min_lsn)
             except FuseeError as e:
                 then(None, e)
             else:

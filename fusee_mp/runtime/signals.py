@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -38,6 +39,11 @@ class Signals:
         """The oldest signal of this name that nobody took."""
         arrived = self._arrived.get(name)
         return arrived.popleft() if arrived else None
+
+    def untaken(self) -> Iterator[tuple[str, bytes]]:
+        """Every signal that nobody took, with its name; those of one name in their order."""
+        for name, arrived in self._arrived.items():
+            yield from ((name, payload) for payload in arrived)
 
     def wait(self, name: str, waiter: asyncio.Future[Any]) -> None:
         self._waiting.setdefault(name, deque()).append(waiter)

@@ -10,9 +10,8 @@ from contextvars import copy_context
 from datetime import UTC, datetime
 from logging import Logger, LoggerAdapter, getLogger
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 from uuid import UUID
-
 
 from fusee_mp.core import records as r
 from fusee_mp.core.placement import check_id
@@ -21,8 +20,9 @@ from fusee_mp.errors import Rejected
 from fusee_mp.names import checked_name
 from fusee_mp.payload.converter import Codec, codec_of
 from fusee_mp.payload.signature import result_codec
-from fusee_mp.runtime.children import ChildCall, ask_child, ask_send
+from fusee_mp.runtime.children import ChildCall, ask_child, ask_close, ask_send
 from fusee_mp.runtime.completions import abandon_completion, ask_completion
+from fusee_mp.runtime.continuing import ask_to_continue
 from fusee_mp.runtime.loop import Sealed, TimerHandle
 from fusee_mp.runtime.pickles import check_by_name
 from fusee_mp.runtime.run import Run
@@ -250,7 +250,7 @@ class RunCtx(Ctx):
             return await call.result()
         except asyncio.CancelledError:
             if call.is_open and close != "abandon":
-                ask_send(self._run, close, call.id, "", b"", child=call.op)
+                ask_close(self._run, call)
             raise
 
     async def all(self, awaitables: Iterable[Awaitable[T]], limit: int | None = None) -> list[T]:
@@ -290,6 +290,14 @@ class RunCtx(Ctx):
         op = run.loop.next_op()
         if run.ask(op, "attributes", "") is None:
             run.record(r.Attributes(run.number, run.tick(), op, data))
+            run.attributes.append(data)
+
+    def patched(self, name: str) -> bool:
+        return self._run.patched(checked_name("patch", name))
+
+    async def continue_as_new(self, workflow: Any, input: Any = None) -> NoReturn:
+        name, data, _ = target(workflow, input)
+        ask_to_continue(self._run, name, data)
 
 
 async def _behind(gate: asyncio.Semaphore | None, awaitable: Awaitable[T]) -> T:

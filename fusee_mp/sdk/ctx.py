@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from logging import Logger, LoggerAdapter
 from random import Random
-from typing import Any, Generic, overload
+from typing import Any, Generic, NoReturn, overload
 from uuid import UUID
 
 from typing_extensions import TypeForm, TypeVar, TypeVarTuple
@@ -176,6 +176,23 @@ class Ctx(ABC):
     @abstractmethod
     def set_attributes(self, mapping: Mapping[str, Any] | None = None, **attributes: Any) -> None:
         """Merge these search attributes into the run's."""
+
+    @abstractmethod
+    def patched(self, name: str) -> bool:
+        """True in runs that come to this change of the code first now; False in those that went past it before. The same in replay."""
+
+    @overload
+    async def continue_as_new(self, workflow: Workflow[None, Any], input: None = None) -> NoReturn: ...
+    @overload
+    async def continue_as_new(self, workflow: Workflow[I, Any], input: I) -> NoReturn: ...
+    @overload
+    async def continue_as_new(self, workflow: str, input: object = None) -> NoReturn: ...
+    @abstractmethod
+    async def continue_as_new(self, workflow: Any, input: Any = None) -> NoReturn:
+        """End this run and start a fresh one under the same ID, which takes over what was not taken: signals, children, questions.
+
+        It leaves the code by an exception that `except Exception` does not meet. Raises Rejected in the handler of an update.
+        """
 
     @abstractmethod
     def now(self) -> datetime:

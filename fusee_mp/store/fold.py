@@ -105,6 +105,7 @@ class Group:
         self.outbox: dict[tuple[int, int], tuple[int, str, bytes]] = {}
         self.peers: dict[int, Peer] = {}
         self.deleted: list[Row] = []
+        self.timed: list[Entry] = []  # of schedules and windows (timed.py)
         self.started: list[int] = []
         self.first_started: int | None = None
         self.next_run = 0
@@ -112,6 +113,12 @@ class Group:
 
     def peer(self, shard: int) -> Peer:
         return self.peers.get(shard) or self.peers.setdefault(shard, Peer(0, 0, 0))
+
+    def send(self, to: int, no: int, id: str, record: bytes) -> None:
+        """A message that no run of this shard sent."""
+        peer = self.peer(to)
+        peer.next_no = max(peer.next_no, no + 1)
+        self.outbox[to, no] = (NO_RUN, id, record)
 
     def type_of(self, name: str) -> int:
         return self.types.setdefault(name, len(self.types) + 1)
@@ -190,7 +197,8 @@ def _source_only(group: Group, row: Row, record: Any, entry: Entry) -> None:
 
 
 def _message(group: Group, row: Row, record: Any, entry: Entry) -> None:
-    _put(group, record, row.run, row.id, entry)
+    if record.no:  # else it was sent by an earlier run of the ID
+        _put(group, record, row.run, row.id, entry)
 
 
 def _put(group: Group, record: Any, run: int, id: str, entry: Entry) -> None:
@@ -275,6 +283,15 @@ def _refused(group: Group, record: r.Refused, entry: Entry) -> None:
     _take_source(group, record)
 
 
+def _stray_message(group: Group, record: r.StartAsked, entry: Entry) -> None:
+    _stray(group, entry)
+
+
+def _timed(group: Group, record: Any, entry: Entry) -> None:
+    group.timed.append(entry)
+    _take_source(group, record)
+
+
 # Kinds that only belong to a run's journal (StepDone, Attempt, Timer, Fired, ..) have no entry: `_touch` is all they do.
 _OF_RUN: Final[dict[type, Callable[[Group, Row, Any, Entry], None]]] = {
     r.Signal: _arrival, r.CancelRequested: _resumed, r.ChildDone: _source_only, r.Child: _message, r.Send: _message, r.Done: _done,
@@ -283,4 +300,6 @@ _OF_RUN: Final[dict[type, Callable[[Group, Row, Any, Entry], None]]] = {
 }
 _OF_SHARD: Final[dict[type, Callable[[Group, Any, Entry], None]]] = {
     r.Grant: _grant, r.Skipped: _skipped, r.Acked: _acked, r.Refused: _refused,
+    r.ScheduleSet: _timed, r.ScheduleMoved: _timed, r.ScheduleDeleted: _timed, r.Gathered: _timed, r.WindowsClosed: _timed,
+    r.StartAsked: _stray_message,
 }
