@@ -13,7 +13,8 @@ import asyncio
 import sys
 from asyncio import events
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -134,16 +135,38 @@ class TimerHandle(Handle):
 
 
 class _Closed(deque[Handle]):
-    """What a run's loop has as its queue between turns."""
+    """What a run's loop has as its queue while nothing may be scheduled; `why` says what is wrong with doing so."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__()
+        self.why = why
 
     def append(self, handle: Handle) -> NoReturn:
-        raise Refused(
-            "workflow code was to be woken from outside (a step body or a thread set a future or an event of a workflow), which replay"
-            " could not repeat: return the value from the step, or send a signal"
-        )
+        raise Refused(self.why)
 
 
-CLOSED: Final = _Closed()
+class _Looking(_Closed):
+    """The queue while a query or a validator runs."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} only looks, so it may not start or wake anything: change things in the workflow or in an update's handler")
+
+
+class _Outside(_Closed):
+    """The queue between turns. Who is refused here has set its future all the same: the task that waits for that would wait for ever,
+    so its run is set aside."""
+
+    def append(self, handle: Handle) -> NoReturn:
+        task = getattr(handle._callback, "__self__", None)
+        if isinstance(task, RunTask):
+            task.get_loop().run.woken_from_outside(self.why)  # type: ignore[attr-defined]
+        super().append(handle)
+
+
+CLOSED: Final = _Outside(
+    "workflow code was to be woken from outside (a step body or a thread set a future or an event of a workflow), which replay"
+    " could not repeat: return the value from the step, or send a signal"
+)
 
 
 class RunLoop(asyncio.AbstractEventLoop):
@@ -154,6 +177,7 @@ class RunLoop(asyncio.AbstractEventLoop):
         self.ready: deque[Handle] = CLOSED
         self._tasks = self._futures = (run.journal.start.seed & _SEED_MASK) << 8
         self._roots = 0
+        self._root_path = ""
         self._callback_ops = [0, 0]
 
     # What asyncio asks of a loop.
@@ -197,8 +221,11 @@ class RunLoop(asyncio.AbstractEventLoop):
         task = RunTask.__new__(RunTask)
         parent: RunTask | None = asyncio.current_task(self)  # type: ignore[assignment]
         if parent is None:
+            if type(self.ready) is _Looking:
+                coro.close()
+                raise Refused(self.ready.why)
             self._roots += 1
-            task.path, task.count = ("" if self._roots == 1 else f"r{self._roots}/"), [0, 0]
+            task.path, task.count = self._root_path or ("" if self._roots == 1 else f"r{self._roots}/"), [0, 0]
         elif _maker() == "wait_for":
             # On 3.11 wait_for makes a task, later it does not; its caller is blocked on it, so both are one line of control.
             task.path, task.count = parent.path, parent.count
@@ -237,11 +264,35 @@ class RunLoop(asyncio.AbstractEventLoop):
         """The identity of the operation that is being asked for."""
         task: RunTask | None = asyncio.current_task(self)  # type: ignore[assignment]
         if task is None:
+            if type(self.ready) is _Looking:
+                raise Refused(self.ready.why)
             self._callback_ops[0] += 1
             return f"c/{self._callback_ops[0]}"
         count = task.count
         count[0] += 1
         return f"{task.path}{count[0]}"
+
+    def create_root(self, body: Body, path: str) -> RunTask:
+        """A task that is nobody's child, with a path of its own."""
+        self._root_path = path
+        try:
+            return self.create_task(body, context=Context())
+        finally:
+            self._root_path = ""
+
+    @contextmanager
+    def looking(self, what: str) -> Iterator[None]:
+        """Code runs that only looks: whatever it would start or wake is refused, and what it counted up is forgotten."""
+        outer, ready = events._get_running_loop(), self.ready
+        counted = self._tasks, self._futures, self._roots, self._callback_ops[0]
+        events._set_running_loop(self)
+        self.ready = _Looking(what)
+        try:
+            yield
+        finally:
+            self.ready = ready
+            self._tasks, self._futures, self._roots, self._callback_ops[0] = counted
+            events._set_running_loop(outer)
 
     def drain(self) -> None:
         """Run the code until it can make no further progress.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fusee_mp.core import records as r
 from fusee_mp.core.journal import Journal
@@ -18,8 +18,8 @@ from fusee_mp.runtime.home import Found
 from fusee_mp.runtime.run import Run
 
 if TYPE_CHECKING:
-    from fusee_mp.store.results import Journal as StoredJournal
     from fusee_mp.runtime.shard_runtime import ShardRuntime
+    from fusee_mp.store.results import Journal as StoredJournal
 
 LOG: Final = logging.getLogger("fusee_mp.shard")
 PAGE_MS: Final = 60_000
@@ -98,7 +98,7 @@ class Residence:
 
     def _mark(self, run: Run, parked: bool) -> None:
         run.gate = self._shard.append(r.encode(r.Quiet(run.number, run.tick(), run.next_due, parked)))
-        run.quiet = True
+        run.quiet, run.is_parked = True, parked
 
     def _park_idle(self, before_ms: int) -> None:
         while self._idle:
@@ -107,17 +107,21 @@ class Residence:
                 return
             del self._idle[run.number]
             if run.quiet and run.is_quiet:
-                self._mark(run, parked=True)
+                if not run.is_parked:
+                    self._mark(run, parked=True)
                 self.leave(run)
 
     def leave(self, run: Run) -> None:
         """The run may leave memory once the keeper has applied its last record, if it has no other by then."""
-        self._leaving.append((run.gate, run))
+        if run.gate <= self._shard.applied_lsn and not run.left_memory:
+            self._let_go(run)
+        else:
+            self._leaving.append((run.gate, run))
 
     def applied(self, lsn: int) -> None:
         while self._leaving and self._leaving[0][0] <= lsn:
             gate, run = self._leaving.popleft()
-            if run.gate == gate and not run.left_memory:
+            if run.gate == gate and not run.left_memory and not (run.handlers is not None and run.handlers.is_asked):
                 self._let_go(run)
 
     def _let_go(self, run: Run) -> None:
@@ -144,14 +148,16 @@ class Residence:
     async def load(self, found: Found) -> Run | None:
         """Read the run's journal and let its code replay it in the next turn. None when the run is gone meanwhile."""
         journal = await self._shard.home.read("fetch", (found.run,))
-        return None if journal is None else self.revive(journal.lsn, journal.data)
+        return None if journal is None else self.revive(journal.lsn, journal.data, found.status)
 
-    def revive(self, last_lsn: int, data: bytes) -> Run:
+    def revive(self, last_lsn: int, data: bytes, status: str = "") -> Run:
         shard = self._shard
         shard.metrics.loads += 1
-        records, journal = _recover(data)
+        records, journal = recover(data)
         run = Run(shard, journal, shard.registry.get(journal.start.type), last_lsn)
         run.remember(records)
+        # Until it has another record, which clears this, the store says what there is to say.
+        run.quiet, run.is_parked = status in ("suspended", "parked"), status == "parked"
         shard.enter(run)
         return run
 
@@ -190,7 +196,8 @@ class Residence:
         shard.work_soon()
 
 
-def _recover(data: bytes) -> tuple[list[r.Record], Journal[object]]:
+def recover(data: bytes) -> tuple[list[r.Record], Journal[Any]]:
+    """The records of a stored journal, and the journal that hands them over. Raises StorageError when it cannot be read."""
     try:
         records = [r.decode(record) for record in r.unframe(data)]
         return records, Journal.recover(records)  # type: ignore[arg-type]

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from fusee_mp.core.calls import Call, Outcome, ResultCall, StartCall, Started
+from fusee_mp.core.calls import (
+    Call, LimitCall, LimitState, Outcome, QueryCall, ResultCall, StartCall, Started, StartWithUpdateCall, UpdateCall,
+)
 from fusee_mp.errors import ProtocolError, Unavailable
 from fusee_mp.sdk.address import Address, parse_address
 from fusee_mp.sdk.connection import Connection, Lost, connect
@@ -29,7 +31,8 @@ AWAY_S: Final = 30.0
 GOOD_WHILE_S: Final = 15.0
 
 _ANSWERS: Final[dict[type, msgspec.msgpack.Decoder[Any]]] = {
-    StartCall: msgspec.msgpack.Decoder(Started), ResultCall: msgspec.msgpack.Decoder(Outcome),
+    StartCall: msgspec.msgpack.Decoder(Started),
+    **dict.fromkeys((ResultCall, UpdateCall, StartWithUpdateCall, QueryCall), msgspec.msgpack.Decoder(Outcome)),
 }
 
 

@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
 
+from fusee_mp.core.calls import Call, CompleteCall, LimitCall, LimitState, Outcome, StartCall, StartWithUpdateCall
+from fusee_mp.core.permits import LimitSpec
 from fusee_mp.core.placement import check_id, shard_of
 from fusee_mp.core.token import read_token
 from fusee_mp.core.where import parse
@@ -18,7 +20,6 @@ from fusee_mp.errors import Rejected, StepFailed
 from fusee_mp.names import checked_name
 from fusee_mp.payload.converter import Codec
 from fusee_mp.payload.failure import encode_failure
-from fusee_mp.core.calls import Call, CompleteCall, Outcome, StartCall, StartWithUpdateCall
 from fusee_mp.runtime.children import cause_of
 from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.describe import detail_of, status_of

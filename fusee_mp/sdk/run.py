@@ -6,12 +6,21 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 
 from typing_extensions import TypeVar
 
+from fusee_mp.core.calls import (
+    Call,
+    CancelCall,
+    PauseCall,
+    QueryCall,
+    ResultCall,
+    ResumeCall,
+    SignalCall,
+    StartedCall,
+    TerminateCall,
+    UpdateCall,
+)
 from fusee_mp.core.placement import shard_of
 from fusee_mp.duration import Duration, to_ms_or_none
 from fusee_mp.payload.converter import Codec
-from fusee_mp.core.calls import (
-    Call, CancelCall, PauseCall, QueryCall, ResultCall, ResumeCall, SignalCall, StartedCall, TerminateCall, UpdateCall,
-)
 from fusee_mp.sdk.handles import Asks, Changes, Sends
 from fusee_mp.sdk.handling import answered, update_id_of, updated
 from fusee_mp.sdk.target import asked, changed, named, reason_text

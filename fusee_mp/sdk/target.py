@@ -8,7 +8,7 @@ from fusee_mp.errors import Rejected
 from fusee_mp.names import checked_name
 from fusee_mp.payload.converter import Codec, codec_of
 from fusee_mp.sdk.definitions import Workflow
-from fusee_mp.sdk.handles import Receives, Sends
+from fusee_mp.sdk.handles import Asks, Changes, Receives, Sends
 
 ANY: Final = codec_of(Any)
 
@@ -41,3 +41,21 @@ def named(signal: Any) -> tuple[str, Codec]:
     if not isinstance(signal, (Receives, Sends)):
         raise Rejected(f"expected a signal made by signal(..), or its name, found {signal!r:.120}")
     return signal.name, signal.codec
+
+
+def asked(query: Any) -> tuple[str, Codec, Codec]:
+    """The query's name, and what carries its argument and its answer."""
+    return _both(query, Asks, "query")
+
+
+def changed(update: Any) -> tuple[str, Codec, Codec]:
+    """The update's name, and what carries its value and its result."""
+    return _both(update, Changes, "update")
+
+
+def _both(handle: Any, kind: type[Asks[Any, Any]] | type[Changes[Any, Any]], word: str) -> tuple[str, Codec, Codec]:
+    if isinstance(handle, str):
+        return checked_name(word, handle), ANY, ANY
+    if not isinstance(handle, kind):
+        raise Rejected(f"expected a {word} made by {word}(..), or its name, found {handle!r:.120}")
+    return handle.name, handle.codec, handle.returns_codec

@@ -32,6 +32,7 @@ CLIENT_READS: Final = frozenset(("status", "describe", "list", "count", "tally")
 assert CLIENT_READS <= set(READS)
 # Calls that wait for what the store may have already.
 _WAITS: Final = frozenset(("result", "started"))
+_STARTS: Final = frozenset(("start", "start_with_update"))
 # Answers go to who asked: a client's connection, or the link to another shard process.
 Answer = Callable[[bytes], None]
 
@@ -91,7 +92,7 @@ class ClientCalls:
 
     def _refusal(self, call: m.Call) -> FuseeError | None:
         shard = self._process.shard
-        if call.method == "start" and (why := self._process.host.refusal):
+        if call.method in _STARTS and (why := self._process.host.refusal):
             return StorageFull(f"shard {shard} starts nothing new: {why}")
         if call.method in CLIENT_READS and self._reads >= READS_WAITING_MAX:
             return Busy(f"shard {shard} has {self._reads} questions waiting for its store: try again later")
