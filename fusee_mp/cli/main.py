@@ -3,7 +3,7 @@
 # Rule 1: a command's module is imported when the command is run, so help and version cost nothing.
 # Rule 2: what is expected to go wrong is one message on stderr, never a traceback, and an exit code that scripts can tell apart:
 #         0 done; 1 the thing asked about failed or was refused; 2 wrong use; 3 the server cannot be reached.
-# Rule 3: with --json every answer is one JSON value on stdout, and every error one JSON object on stderr.
+# Rule 3: with --json every answer is one JSON value on stdout, and every error one JSON object on stderr (`serve` has its log there).
 from __future__ import annotations
 
 import importlib
@@ -39,6 +39,9 @@ COMMANDS: Final = {
     "list": "List workflows, newest first.",
     "count": "Count workflows.",
     "shards": "Show the server's shards: who holds them and how far they are.",
+    "check": "Look through workflow code for what breaks replay.",
+    "export": "Read journals of runs out of a data directory.",
+    "replay": "Tell whether runs would go on with the code of a module.",
     "version": "Print the version.",
 }
 

@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
+from fusee_mp.errors import ChildFailed
 from fusee_mp.sdk.ctx import Ctx
 from fusee_mp.sdk.definitions import Workflow, workflow
 from fusee_mp.sdk.handles import signal
@@ -203,7 +204,7 @@ async def everything(ctx: Ctx) -> list[Any]:
     handle = await ctx.start_child(small, f"{ctx.workflow_id}/bad", "bad1")
     try:
         await handle.result()
-    except Exception as e:
+    except ChildFailed as e:
         seen.append(type(e).__name__)
     try:
         await ctx.step("bad", work, "bad", retry=Retry(attempts=3, jitter=0))
