@@ -9,6 +9,10 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from fusee_mp.core.permits import LimitSpec
+
+from fusee_mp.core.time_calls import ScheduleCall, SchedulesCall, TimeMutation
+
 OnRunning: TypeAlias = Literal["fail", "use_existing", "terminate"]
 OnFinished: TypeAlias = Literal["allow", "allow_if_failed", "refuse", "use_existing"]
 
@@ -122,8 +126,24 @@ class StartedCall(_Call, tag="started"):
 
 Mutation: TypeAlias = (
     StartCall | SignalCall | CancelCall | TerminateCall | UpdateCall | StartWithUpdateCall | PauseCall | ResumeCall | CompleteCall
+    | TimeMutation
 )
-Call: TypeAlias = Mutation | QueryCall | ResultCall | StartedCall
+Call: TypeAlias = Mutation | QueryCall | ResultCall | StartedCall | ScheduleCall | SchedulesCall
+
+
+class LimitCall(Struct, array_like=True, frozen=True):
+    """Defines a limit, or with `spec` None only looks at it. Its shard's process answers it, no worker."""
+
+    name: str
+    spec: LimitSpec | None = None
+
+
+class LimitState(Struct, array_like=True, frozen=True):
+    """The answer to a limit call: permits held, tickets that wait, and what is defined, if it is."""
+
+    in_use: int
+    waiting: int
+    spec: LimitSpec | None
 
 
 class Started(Struct, array_like=True, frozen=True, gc=False):

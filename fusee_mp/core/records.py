@@ -424,7 +424,7 @@ class ScheduleDeleted(_Record, tag=37):
 class StartAsked(_Record, tag=38):
     """Message `no` to shard `to`: start this run. It stands in no log: the records of schedules and windows say when it is sent.
 
-    With a parent, its end is reported to that; the parent's `run` is 0 when it is a schedule.
+    `scheduled_at` is the instant of the schedule that asks, in `zone`: it is the run's parent, as run 0, and hears of its end.
     """
 
     at: int
@@ -433,7 +433,6 @@ class StartAsked(_Record, tag=38):
     id: str
     type: str
     input: bytes
-    parent: Parent | None = None
     scheduled_at: int | None = None
     zone: str = ""
 

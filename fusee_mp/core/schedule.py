@@ -16,7 +16,7 @@
 # Rule 3: a pause passes over its instants, and drops the remembered one. Triggers and backfills work in a pause.
 # Rule 4: backfilled runs are outside of the overlap policy: they neither wait for open runs nor make others wait.
 # Rule 5: a spec that is set again with the same timing changes nothing of what is due: a deploy must not lose a catch-up.
-# One input starts SCHEDULE_PAGE runs at most. `next_due` is then in the past, and the rest comes with the next call.
+# One input starts `page` runs at most. `next_due` is then in the past, and the rest comes with the next call.
 from __future__ import annotations
 
 from itertools import islice
@@ -101,7 +101,9 @@ def run_id(schedule_id: str, instant_ms: int) -> str:
     return f"{schedule_id}@{instant_ms}"
 
 
-class _State(Struct, forbid_unknown_fields=True):
+class ScheduleState(Struct, forbid_unknown_fields=True):
+    """Everything that a schedule is. What an input did to it is a difference between two of these (schedule_changes.py)."""
+
     id: str
     rule: ScheduleRule
     history: History
@@ -117,13 +119,14 @@ class _State(Struct, forbid_unknown_fields=True):
 class Schedule:
     """One schedule. Every input that has effects is a record of the log first; replaying them, or `load`, gives the same state."""
 
-    __slots__ = ("_due", "_state")
+    __slots__ = ("_due", "_state", "page")
 
     def __init__(self, id: str, rule: ScheduleRule, now_ms: int) -> None:
         """A new schedule, whose first instant is the first after now. Raises Rejected for a rule or an ID that cannot be."""
         check_id(run_id(check_id(id), _LONGEST_INSTANT))
-        self._state = _State(id, rule.check(), History.of(rule.timing), now_ms, rule.paused)
+        self._state = ScheduleState(id, rule.check(), History.of(rule.timing), now_ms, rule.paused)
         self._due: tuple[int, int] | None = None  # The next instant and when it is due, once somebody asked.
+        self.page = SCHEDULE_PAGE
 
     @property
     def id(self) -> str:
@@ -181,7 +184,7 @@ class Schedule:
         if self.paused:
             return []
         effects: list[Effect] = self._miss(now_ms)
-        for _ in range(SCHEDULE_PAGE):
+        for _ in range(self.page):
             following = self._following()
             if following is None or following[1] > now_ms:
                 break
@@ -229,7 +232,7 @@ class Schedule:
             raise Rejected(f"backfill: expected first before last, found {first_ms} and {last_ms} (ms since the Unix epoch).")
         effects: list[Effect] = []
         for looked_at, instant in enumerate(self.rule.timing.instants(first_ms, last_ms)):
-            if looked_at == SCHEDULE_PAGE:
+            if looked_at == self.page:
                 return effects, instant
             if not self._state.history.has(instant):
                 effects.append(self._start(instant))
@@ -305,6 +308,11 @@ class Schedule:
         instant, self._state.remembered = self._state.remembered, None
         return [] if instant is None else [self._skip(instant)]
 
+    @property
+    def now(self) -> ScheduleState:
+        """The state itself, to be read only: the next input changes it."""
+        return self._state
+
     def state(self) -> dict[str, Any]:
         """Everything as plain values."""
         plain: dict[str, Any] = msgspec.to_builtins(self._state)
@@ -314,12 +322,12 @@ class Schedule:
     def load(cls, state: object) -> Schedule:
         """What `state` described. Raises StorageError for what no schedule can have written."""
         try:
-            saved = msgspec.convert(state, _State)
+            saved = msgspec.convert(state, ScheduleState)
             saved.rule.check()
         except (msgspec.ValidationError, Rejected) as e:
             raise StorageError(f"saved schedule: {e}") from None
         if saved.history.now.timing != saved.rule.timing or not saved.history.is_sound():
             raise StorageError(f'saved schedule "{saved.id}": what it started does not fit its timing {saved.rule.timing!r}')
         self = cls.__new__(cls)
-        self._state, self._due = saved, None
+        self._state, self._due, self.page = saved, None, SCHEDULE_PAGE
         return self

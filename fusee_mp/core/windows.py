@@ -154,6 +154,15 @@ class Windows:
         """Open windows."""
         return len(self._open)
 
+    @property
+    def now_ms(self) -> int:
+        """The latest time that was seen."""
+        return self._now_ms
+
+    def has_key(self, key: str) -> bool:
+        """A window of this key is open."""
+        return any(place.key == key for place in self._open)
+
     def add(self, workflow: str, key: str, rule: Rule, input: bytes, event_id: str | None = None, *,
             now_ms: int) -> tuple[str, list[Effect]]:
         """The run that this event goes to, and what follows. A repeated event ID changes nothing and gets the first answer.

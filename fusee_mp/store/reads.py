@@ -6,30 +6,28 @@ from __future__ import annotations
 
 import heapq
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
+from typing import Any, Final, NamedTuple, get_type_hints
 
 import msgspec
 
 from fusee_mp.core.idfilter import key as hash_key
 from fusee_mp.core.records import Parent
 from fusee_mp.errors import Rejected
-from fusee_mp.store import select
+from fusee_mp.store import select, timed_reads
+from fusee_mp.store.pages import limited, page
 from fusee_mp.store.results import Description, Due, Found, Journal, Request, Sent, State, Status, Tally
 from fusee_mp.store.schema import NAMES, PAUSED, QUARANTINED, RUNNING
 from fusee_mp.store.write import CHAIN, unpack_lsns
 
 DB = sqlite3.Connection
-LIMIT_MAX: Final = 100_000
-PAGE_BYTES: Final = 4 << 20
 
 _FOUND: Final = (
     "select run, id, name, status, started, finished, due, deadline, result, reason, attributes, request, parent, lsn"
     " from run join type using(type)"
 )
 _decode_parent: Final = msgspec.json.Decoder(Parent).decode
-T = TypeVar("T")
 
 
 def state(db: DB) -> State:
@@ -84,15 +82,15 @@ def open_runs(db: DB, after_run: int = 0, limit: int = 1000) -> list[Journal]:
     """The open runs that are not quiet, with their journals, by run number: what a new holder loads. Paused ones may have bodies to end."""
     pairs = db.execute("select type, status from tally where status in (?, ?, ?) and n > 0", (RUNNING, QUARANTINED, PAUSED)).fetchall()
     walk = "select run, id, lsn from run where type = ? and status = ? and run > ? order by run limit ?"
-    rows = heapq.merge(*(db.execute(walk, (*pair, after_run, _limit(limit))) for pair in pairs))
-    return _page((Journal(run, id, lsn, _journal(db, run)) for run, id, lsn in islice(rows, limit)), lambda journal: len(journal.data))
+    rows = heapq.merge(*(db.execute(walk, (*pair, after_run, limited(limit))) for pair in pairs))
+    return page((Journal(run, id, lsn, _journal(db, run)) for run, id, lsn in islice(rows, limit)), lambda journal: len(journal.data))
 
 
 def due(db: DB, until_ms: int, limit: int = 1000, after: tuple[int, int] | None = None) -> list[Due]:
     """Quiet runs whose first timer is due by `until_ms`, earliest first. `after`: (due, run) of the last one of the page before."""
     rows = db.execute(
         "select due, run, id from run where due <= ? and (due, run) > (?, ?) order by due, run limit ?",
-        (until_ms, *(after or (-(1 << 62), 0)), _limit(limit)))
+        (until_ms, *(after or (-(1 << 62), 0)), limited(limit)))
     return [Due(*row) for row in rows]
 
 
@@ -100,7 +98,7 @@ def expired(db: DB, before_ms: int, limit: int = 1000, after: tuple[int, int] | 
     """Runs that finished before an instant, earliest first, with that time as `due`: what retention looks at."""
     rows = db.execute(
         "select finished, run, id from run where finished < ? and (finished, run) > (?, ?) order by finished, run limit ?",
-        (before_ms, *(after or (-(1 << 62), 0)), _limit(limit)))
+        (before_ms, *(after or (-(1 << 62), 0)), limited(limit)))
     return [Due(*row) for row in rows]
 
 
@@ -116,8 +114,8 @@ def outbox(db: DB, to: int | None = None, after_no: int = 0, limit: int = 1000) 
     """Messages not acknowledged by shard `to`, from the number after `after_no`; None: by any shard, from the first."""
     where, parameters = ("shard = ? and no > ?", (to, after_no)) if to is not None else ("true", ())
     statement = f"select shard, no, run, id, record from outbox where {where} order by shard, no limit ?"
-    rows = db.execute(statement, (*parameters, _limit(limit)))
-    return _page((Sent(*row) for row in rows), lambda sent: len(sent.record))
+    rows = db.execute(statement, (*parameters, limited(limit)))
+    return page((Sent(*row) for row in rows), lambda sent: len(sent.record))
 
 
 def status(db: DB, id: str) -> Status | None:
@@ -148,7 +146,7 @@ def _described(db: DB, found: Found | None) -> Description | None:
 
 def list_(db: DB, where: dict[str, Any] | None = None, limit: int = 100, after: str | None = None) -> list[Status]:
     """Runs that match, newest first. With terms on type and status alone it reads what it returns; other terms may read every run."""
-    return select.lines(db, where, _limit(limit), after)
+    return select.lines(db, where, limited(limit), after)
 
 
 def count(db: DB, where: dict[str, Any] | None = None) -> int:
@@ -160,23 +158,6 @@ def tally(db: DB) -> list[Tally]:
     """How many runs there are of each type and status."""
     rows = db.execute("select name, status, n from tally join type using(type) where n > 0 order by name, status")
     return [Tally(name, NAMES[status], n) for name, status, n in rows]
-
-
-def _limit(limit: int) -> int:
-    if not 0 < limit <= LIMIT_MAX:
-        raise Rejected(f"a page has 1 to {LIMIT_MAX} entries, not {limit}: ask for several pages")
-    return limit
-
-
-def _page(rows: Iterable[T], size: Callable[[T], int]) -> list[T]:
-    page: list[T] = []
-    total = 0
-    for row in rows:
-        page.append(row)
-        total += size(row)
-        if total >= PAGE_BYTES:
-            break
-    return page
 
 
 class Read(NamedTuple):
@@ -196,13 +177,12 @@ def _read(call: Callable[..., Any], is_slow: bool) -> Read:
     return Read(call, tuple(hints.values()), len(hints) - len(call.__defaults__ or ()), result, is_slow)
 
 
+_QUICK: Final[tuple[Callable[..., Any], ...]] = (
+    state, layer, find, by_run, fetch, open_runs, due, expired, request, outbox, status, *timed_reads.ALL,
+)
+_SLOW: Final[tuple[Callable[..., Any], ...]] = (describe, describe_run, list_, count, tally)
 READS: Final[dict[str, Read]] = {
-    call.__name__.rstrip("_"): _read(call, is_slow)
-    for is_slow, calls in (
-        (False, (state, layer, find, by_run, fetch, open_runs, due, expired, request, outbox, status)),
-        (True, (describe, describe_run, list_, count, tally)),
-    )
-    for call in calls
+    call.__name__.rstrip("_"): _read(call, is_slow) for is_slow, calls in ((False, _QUICK), (True, _SLOW)) for call in calls
 }
 
 

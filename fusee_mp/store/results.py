@@ -104,3 +104,42 @@ class Tally(Struct, array_like=True, frozen=True):
     type: str
     status: str
     n: int
+
+
+class StoredSchedule(Struct, array_like=True, frozen=True):
+    """A schedule. `state` is a core.schedule.ScheduleState in MessagePack."""
+
+    id: str
+    type: str
+    input: bytes
+    zone: str
+    state: bytes
+
+
+class StoredWindow(Struct, array_like=True, frozen=True):
+    """A window of debounced or batched starts: open, or `closed` and kept for the event IDs it took."""
+
+    id: str
+    kind: str
+    workflow: str
+    key: str
+    opened: int
+    closes: int
+    taken: int
+    closed: int | None
+
+
+class StoredEvent(Struct, array_like=True, frozen=True):
+    """An event of a window. `id` may be empty; `input` is there while the window needs it."""
+
+    lsn: int
+    window: str
+    id: str
+    input: bytes | None
+
+
+class WindowsState(Struct, array_like=True, frozen=True):
+    """The latest time that the windows saw, and the last number that one of them got."""
+
+    now: int
+    number: int

@@ -62,6 +62,19 @@ create table outbox(
     shard int not null, no int not null, run int not null, id text not null, record blob not null,
     primary key(shard, no)) without rowid;
 create table peer(shard integer primary key, taken int not null, next_no int not null, acked int not null);
+create table schedule(
+    id text primary key, type text not null, input blob not null, zone text not null, state blob not null) without rowid;
+create table window(
+    id text primary key, kind text not null, workflow text not null, key text not null, opened int not null, closes int not null,
+    taken int not null, closed int) without rowid;
+create index window_closed on window(closed, id) where closed is not null;
+create table event(lsn integer primary key, window text not null, id text not null, input blob);
+create index event_window on event(window);
+create table windows(one integer primary key check (one = 1), now int not null, number int not null, answers int not null);
+insert into windows values(1, 0, 0, 0);
+create table answer(lsn integer primary key, hash int not null, key text not null, at int not null, value blob not null);
+create index answer_hash on answer(hash);
+create index answer_at on answer(at);
 create table tally(type int not null, status int not null, n int not null, primary key(type, status)) without rowid;
 create table filter(layer integer primary key, data blob not null);
 create table status(status integer primary key, name text not null);

@@ -12,6 +12,7 @@ import msgspec
 
 from fusee_mp.core import records as r
 from fusee_mp.core.idfilter import key as hash_key
+from fusee_mp.store import timed
 from fusee_mp.store.fold import LENGTH, Entry, Group, Row
 
 _COLUMNS: Final = (
@@ -51,6 +52,8 @@ def write(db: sqlite3.Connection, group: Group, next_pos: int, old_types: int) -
     _write_types(db, group, old_types)
     _write_runs(db, live)
     _write_tally(db, live, group.deleted)
+    if group.timed:
+        timed.write(db, group)
     _write_messages(db, group)
     db.executemany("insert or ignore into request(hash, lsn, run, key) values(?, ?, ?, ?)", group.requests)
     return next_pos

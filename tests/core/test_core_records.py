@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusee_mp.core import records as r
+from fusee_mp.core.schedule_changes import ScheduleChange
 
 ROOT = Path(__file__).parents[2]
 GOLDEN: dict[str, list[str]] = json.loads((ROOT / "tests" / "golden" / "records.json").read_text())
@@ -112,7 +113,7 @@ def test_the_document_has_every_kind_with_its_tag_its_sort_and_its_fields() -> N
     }
 
 
-@pytest.mark.parametrize("part", [r.Source, r.Parent, r.Message])
+@pytest.mark.parametrize("part", [r.Source, r.Parent, r.Begin, r.End, r.Closing, ScheduleChange, r.Message])
 def test_the_document_has_the_parts_of_records(part: Any) -> None:
     found = re.search(rf"^### {part.__name__}\n(.*?)(?=^##|\Z)", DOCUMENT, re.MULTILINE | re.DOTALL)
     assert found is not None

@@ -6,9 +6,13 @@ from typing import Any
 
 from fusee_mp.core import records as r
 from fusee_mp.core.idfilter import key
+from fusee_mp.core.schedule import Schedule, ScheduleRule
+from fusee_mp.core.schedule_changes import ScheduleChange
+from fusee_mp.core.timing import Every
 from fusee_mp.store import Store
 from fusee_mp.store.write import CHAIN, unpack_lsns
 
+_TABLES = ("type", "request", "outbox", "peer", "schedule", "window", "event", "windows", "answer")
 PARENT = r.Parent(2, "parent", 9, "1/4")
 
 
@@ -52,7 +56,7 @@ def contents(store: Store) -> dict[str, Any]:
         "tally": db.execute("select * from tally where n <> 0 order by type, status").fetchall(),
         "meta": db.execute("select applied_lsn, epoch, next_run, strays, stray_lsn from meta").fetchone(),
         "unknown IDs": [row for row in db.execute("select id from run") if not store.filter.maybe(key(row[0]))],
-    } | {table: db.execute(f"select * from {table} order by 1, 2").fetchall() for table in ("type", "request", "outbox", "peer")}
+    } | {table: db.execute(f"select * from {table} order by 1, 2").fetchall() for table in _TABLES}
 
 
 def _journal(store: Store, run: int) -> tuple[list[int], bytes]:
@@ -70,6 +74,7 @@ class _History:
         self.rng, self.runs, self.at = rng, 0, 1000
         self.sent: dict[int, int] = {}
         self.taken: dict[int, int] = {}
+        self.windows: list[str] = []
 
     def make(self, length: int) -> list[r.Record | None]:
         actions = [self.begin, self.of_run, self.of_run, self.of_run, self.of_shard]
@@ -133,4 +138,33 @@ class _History:
             lambda: r.Grant(self.tick(), self.rng.randrange(9), "w"), lambda: r.Skipped(self.tick(), self.next_source(), "gone"),
             lambda: r.Acked(to, self.rng.randrange(self.sent.get(to, 0) + 1)),
             lambda: r.Refused(self.tick(), "kid", parent=PARENT, failure=b"", source=self.next_source(), **self.message()),
+            lambda: r.StartAsked(self.tick(), id="kid@5", type="t", input=b"1", **self.message()),
+            self.of_schedule, self.of_schedule, self.of_window, self.of_window, self.of_window,
         ])()
+
+    def of_schedule(self) -> r.Record:
+        id, at, rng = f"s{self.rng.randrange(2)}", self.tick(), self.rng
+        begins = [r.Begin(instant=at, **self.message()) for _ in range(rng.randrange(2))]
+        ends = [r.End(instant=at - 1, kind="cancel", **self.message()) for _ in range(rng.randrange(2))]
+        change = ScheduleChange(at, False, at, 0, None, [at], [at - 1], [], [(at, at)], [at - 1], [])
+        return rng.choice([
+            lambda: r.ScheduleSet(at, id, "t", b"1", "UTC", Schedule(id, ScheduleRule(Every(1)), at).now, begins, ends, self.request(), b"x"),
+            lambda: r.ScheduleMoved(at, id, change, begins, ends, self.request(), b"y", self.source()),
+            lambda: r.ScheduleMoved(at, id, change, begins), lambda: r.ScheduleMoved(at, id, change),
+            lambda: r.ScheduleDeleted(at, id, self.request()),
+        ])()
+
+    def of_window(self) -> r.Record:
+        at, rng = self.tick(), self.rng
+        if self.windows and rng.random() < 0.3:
+            return r.WindowsClosed(at, [r.Closing(self.windows.pop(), **self.message())])
+        kind = rng.choice(["debounce", "batch"])
+        known = [window for window in self.windows if window.startswith(kind)]
+        window = rng.choice(known) if known and rng.random() < 0.7 else f"{kind}@{at}"
+        closed = []
+        if rng.random() < 0.2:
+            closed = [r.Closing(window, **self.message())]
+            self.windows = [other for other in self.windows if other != window]
+        elif window not in self.windows:
+            self.windows.append(window)
+        return r.Gathered(at, kind, "t", kind, window, at + 9, b"%d" % at, rng.choice(["", f"e{at}"]), closed, self.request(), b"z")

@@ -11,7 +11,8 @@ from fusee_mp.core import records as r
 from fusee_mp.core.idfilter import IdFilter, key
 from fusee_mp.errors import StorageError
 from fusee_mp.store import Store, open_reader
-from fusee_mp.store.reads import PAGE_BYTES, READS, read
+from fusee_mp.store.pages import PAGE_BYTES
+from fusee_mp.store.reads import READS, read
 
 
 @pytest.fixture(scope="module")
