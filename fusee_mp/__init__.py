@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from fusee_mp.sdk.journals import Journal as Journal
     from fusee_mp.sdk.replayer import Replay as Replay
     from fusee_mp.sdk.replayer import Replayer as Replayer
+    from fusee_mp.sdk.limit import Limit as Limit
     from fusee_mp.sdk.retry import Fatal as Fatal
     from fusee_mp.sdk.retry import Retry as Retry
     from fusee_mp.sdk.run import Run as Run
@@ -80,6 +81,7 @@ _HOMES = {
     "sdk.handles": "Query Signal Update query signal update",
     "sdk.journals": "Journal",
     "sdk.replayer": "Replay Replayer",
+    "sdk.limit": "Limit",
     "sdk.retry": "Fatal Retry",
     "sdk.run": "Run",
     "sdk.sync": "SyncClient SyncEngine SyncRun",

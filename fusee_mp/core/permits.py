@@ -192,6 +192,13 @@ class Permits:
         for limit in self._limits.values():
             limit.queue.remove_if(lambda holder: holder[0] == session)
 
+    def next_served(self, name: str) -> Holder | None:
+        """Whom the queue serves next, if that could be now."""
+        limit = self._limits.get(name)
+        if limit is None or limit.spec.concurrent and len(limit.held) >= limit.spec.concurrent:
+            return None
+        return limit.queue.next()
+
     def waiting(self, name: str) -> int:
         limit = self._limits.get(name)
         return 0 if limit is None else len(limit.queue)

@@ -6,8 +6,13 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from fusee_mp.runtime.limits import Limits
 
 class Home(Protocol):
+    @property
+    def limits(self) -> Limits:
+        """Where steps get their permits."""
+
     def append(self, records: bytes, count: int) -> object:
         """Append framed records to the log. Their LSNs follow on; the runtime hears of them through `ShardRuntime.durable`."""
 

@@ -11,6 +11,7 @@ from typing import Any
 from fusee_mp.core import records as r
 from fusee_mp.core.calls import Outcome
 from fusee_mp.errors import Unavailable
+from fusee_mp.runtime.limits import NoLimits
 from fusee_mp.runtime.residence import recover
 from fusee_mp.runtime.run import Run
 from fusee_mp.runtime.shard_runtime import ShardRuntime
@@ -20,6 +21,7 @@ class _Nowhere:
     """A home that keeps nothing and lets nothing out."""
 
     refusal = ""
+    limits = NoLimits()
 
     def append(self, records: bytes, count: int) -> None:
         """It is on record already, or was never to be."""

@@ -21,6 +21,7 @@ from fusee_mp.core.retry import Fatal, RetrySchedule
 from fusee_mp.payload.converter import Codec
 from fusee_mp.payload.failure import decode_failure, encode_failure, rebuild_failure, summary
 from fusee_mp.runtime.heartbeats import Heartbeats
+from fusee_mp.runtime.limits import Permit
 from fusee_mp.runtime.pausing import pause_used_up
 
 if TYPE_CHECKING:
@@ -66,7 +67,15 @@ class Options(Protocol):
     def pool(self) -> Executor | Literal["process"] | None: ...
     @property
     def is_plain(self) -> bool:
-        """None of the limits and no pool is set."""
+        """None of the times and no pool is set."""
+    @property
+    def limit(self) -> str | None: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def fairness(self) -> str: ...
+    @property
+    def weight(self) -> int: ...
 
 
 class StepCall:
@@ -74,7 +83,7 @@ class StepCall:
 
     __slots__ = (
         "run", "op", "name", "fn", "args", "kwargs", "options", "codec", "future", "attempt", "began_ms", "body", "timer",
-        "generation", "retry_at", "used_up", "beats",
+        "generation", "retry_at", "used_up", "beats", "permit",
     )
 
     def __init__(
@@ -98,6 +107,7 @@ class StepCall:
         self.generation = 0  # of the attempt whose end is awaited; an older one's end is dropped
         self.used_up = 0  # attempts that no longer count: the run was paused after them
         self.beats: Heartbeats | None = None
+        self.permit: Permit | None = None  # of its limit, from the first ask to the attempt's end
 
     def restore(self) -> None:
         """Go on where the journal ends."""
@@ -145,7 +155,10 @@ class StepCall:
         if not self.is_open or shard.is_draining:
             return
         if self.run.is_paused:
+            self._give_back()
             self.run.held_steps.append(self)
+            return
+        if self.options.limit is not None and not self._is_permitted(self.options.limit):
             return
         self.attempt += 1
         self.generation = generation = self.generation + 1
@@ -171,6 +184,22 @@ class StepCall:
             self.body = shard.eager.start(body, self._enter, lambda value, error: self._settle(generation, value, error))
         else:
             self._begin_in_thread(shard.loop)
+
+    def _is_permitted(self, limit: str) -> bool:
+        """Has it a permit? If not it is asked for, and `begin` is called again."""
+        if self.permit is None:
+            self.permit = Permit(self, limit)
+        return self.permit.is_held
+
+    def refuse(self, error: Exception) -> None:
+        """It cannot begin at all: that is its outcome."""
+        self._give_back()
+        self._fails(encode_failure(error))
+
+    def _give_back(self) -> None:
+        permit, self.permit = self.permit, None
+        if permit is not None:
+            permit.give_back()
 
     def _arm(self, generation: int) -> bool:
         """Watch over the attempt's limits. False when there is no time left for it."""
@@ -246,6 +275,8 @@ class StepCall:
     def stop_body(self) -> None:
         """The outcome is no longer wanted: cancel an async body, kill a process; a thread runs on."""
         self.generation += 1
+        if self.permit is not None:
+            self._give_back()
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -264,6 +295,8 @@ class StepCall:
             self.timer.cancel()
             self.timer = None
         self.body = None
+        if self.permit is not None:
+            self._give_back()
         if self.beats is not None:
             self.beats.end(is_failed=error is not None)
         self.generation = generation + 1
@@ -347,8 +380,8 @@ class StepCall:
             error = rebuild_failure(record.payload, step=self.name, attempts=record.attempt)
         except Exception as e:
             return e
-        is_plain = isinstance(error, (Exception, SystemExit, KeyboardInterrupt)) and not isinstance(error, (StopIteration, StopAsyncIteration))
-        return error if is_plain or error.__cause__ is None else error.__cause__
+        is_odd = not isinstance(error, (Exception, SystemExit, KeyboardInterrupt)) or isinstance(error, (StopIteration, StopAsyncIteration))
+        return error.__cause__ if is_odd and error.__cause__ is not None else error
 
 
 def _outcome(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any, BaseException | None]:

@@ -120,6 +120,9 @@ class Client(Methods):
         value = await self._ask(shard, method, msgspec.msgpack.encode(args))
         return msgspec.msgpack.decode(value, type=question(method).result)
 
+    async def _limit(self, shard: int, call: LimitCall) -> LimitState:
+        return msgspec.msgpack.decode(await self._ask(shard, "limit", msgspec.msgpack.encode(call)), type=LimitState)
+
     def _check_usable(self) -> None:
         if os.getpid() != self._made_in:
             raise Unavailable("this client was made before a fork and its connections are the parent's: make a client in this process")

@@ -10,11 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from fusee_mp.core.calls import Call
+from fusee_mp.core.calls import Call, LimitCall, LimitState
+from fusee_mp.core.placement import shard_of
 from fusee_mp.errors import FuseeError, Unavailable
 from fusee_mp.log import LogOptions
 from fusee_mp.log.data import DataDirectory
 from fusee_mp.runtime.crew import Crew
+from fusee_mp.runtime.limits import LocalLimits
 from fusee_mp.runtime.shard_runtime import ShardRuntime
 from fusee_mp.sdk.config import Config
 from fusee_mp.sdk.definitions import Workflow
@@ -40,6 +42,7 @@ class LocalHome:
         self._host = host
         self._loop = asyncio.get_running_loop()
         self.append = host.append
+        self.limits = engine.limits
 
     @property
     def refusal(self) -> str:
@@ -73,6 +76,7 @@ class Engine(Methods):
         self._opened: dict[int, Host] = {}
         self._hosts: list[Host] = []
         self.runtimes: list[ShardRuntime] = []
+        self.limits: LocalLimits
         self._directory: DataDirectory | None = None
         self._crew: Crew | None = None
         self.failed = ""
@@ -98,6 +102,7 @@ class Engine(Methods):
             self._crew = Crew()
             await asyncio.gather(*(self._open_shard(shard) for shard in range(self._shards)))
             self._hosts = [host for _, host in sorted(self._opened.items())]
+            self._share_limits()
             self._make_runtimes()
             await asyncio.gather(*map(self._take_over, range(self._shards)))
         except BaseException:
@@ -114,6 +119,11 @@ class Engine(Methods):
             config.checkpoint_on_shutdown,
         )
         self._opened[shard] = await ShardHost.open(Path(config.dir), shard, options)
+
+    def _share_limits(self) -> None:
+        self.limits = LocalLimits(asyncio.get_running_loop(), clock_ms, lambda name: self._hosts[shard_of(name, self._shards)].limits.permits)
+        for host in self._hosts:
+            host.limits.on_defined = self.limits.serve
 
     def _make_runtimes(self) -> None:
         assert self._crew is not None
@@ -168,6 +178,10 @@ class Engine(Methods):
         self._check_open()
         host = self._hosts[shard]
         return await host.read(method, args, host.durable_lsn)
+
+    async def _limit(self, shard: int, call: LimitCall) -> LimitState:
+        self._check_open()
+        return self._hosts[shard].limits.call(call, clock_ms())
 
     def _check_open(self) -> None:
         if self.failed:

@@ -16,7 +16,7 @@ from fusee_mp.core.placement import check_id, shard_of
 from fusee_mp.core.token import read_token
 from fusee_mp.core.where import parse
 from fusee_mp.duration import Duration, to_ms_or_none
-from fusee_mp.errors import Rejected, StepFailed
+from fusee_mp.errors import NotFound, Rejected, StepFailed
 from fusee_mp.names import checked_name
 from fusee_mp.payload.converter import Codec
 from fusee_mp.payload.failure import encode_failure
@@ -25,6 +25,7 @@ from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.describe import detail_of, status_of
 from fusee_mp.sdk.handles import Changes
 from fusee_mp.sdk.handling import update_id_of, updated
+from fusee_mp.sdk.limit import Limit
 from fusee_mp.sdk.run import Run
 from fusee_mp.sdk.target import ANY, changed, target
 from fusee_mp.sdk.types import OnFinished, OnRunning, RunDetail, RunStatus, Where
@@ -199,6 +200,31 @@ class Methods(ABC):
                 found += [status_of(row, shard) for row in rows]
                 page_after = rows[-1].cursor
         return found
+
+    @abstractmethod
+    async def _limit(self, shard: int, call: LimitCall) -> LimitState:
+        """Carry out a call on a limit whose home is this shard."""
+
+    async def limit(self, name: str, limit: Limit) -> None:
+        """Define a limit, or define it anew; durable on return. Steps that name it wait for a permit before each attempt."""
+        if not isinstance(limit, Limit):
+            raise Rejected(f"limit: expected Limit(concurrent=.., per_second=..), found {limit!r:.120}")
+        await self._limit_call(name, LimitSpec(limit.concurrent, limit.per_second))
+
+    async def limit_in_use(self, name: str) -> int:
+        """Permits held now. Raises NotFound for a limit that is not defined."""
+        return (await self._limit_call(name)).in_use
+
+    async def limit_waiting(self, name: str) -> int:
+        """Steps that wait for a permit now. Raises NotFound for a limit that is not defined."""
+        return (await self._limit_call(name)).waiting
+
+    async def _limit_call(self, name: str, spec: LimitSpec | None = None) -> LimitState:
+        checked_name("limit", name)
+        state = await self._limit(shard_of(name, self.shards), LimitCall(name, spec))
+        if state.spec is None:
+            raise NotFound(f'no limit has the name "{name}": define it with limit("{name}", Limit(..))', limit=name)
+        return state
 
     async def count(self, where: Where | None = None) -> int:
         """How many runs match."""

@@ -22,6 +22,7 @@ from fusee_mp.core.records import LENGTH_BYTES, unframe
 from fusee_mp.errors import FuseeError, LeaseLost, ProtocolError, Rejected
 from fusee_mp.runtime.shard_runtime import ShardRuntime
 from fusee_mp.sdk.connection import Connection
+from fusee_mp.sdk.remote_limits import RemoteLimits
 from fusee_mp.store.reads import question
 from fusee_mp.store.results import State
 from fusee_mp.wire import messages as m
@@ -64,6 +65,9 @@ class RemoteHome(Connection):
         self._answered_ping = 0.0
         self._early: list[Frame] = []
         self.gone = asyncio.Event()
+        self.limits = RemoteLimits(
+            asyncio.get_running_loop(), welcome.shards, lambda say, home: self.send(say, 0, home, self.epoch),
+        )
 
     async def lease(self, worker: str, instance: str) -> State:
         """Ask for the lease. Raises the FuseeError of a refusal, Unavailable."""
@@ -150,6 +154,11 @@ class RemoteHome(Connection):
             assert isinstance(ack, m.RelayAck)
             runtime.relay_acked(ack.target, ack.through)
             return
+        elif kind == Kind.PERMIT_ANSWER:
+            answer = m.decode(frame)
+            assert isinstance(answer, m.PermitAnswer)
+            self.limits.answered(answer)
+            return
         if kind == Kind.PONG:
             self._ponged(frame)
         elif kind == Kind.REVOKED:
@@ -210,6 +219,7 @@ class RemoteHome(Connection):
 
     def lost(self, reason: str) -> None:
         super().lost(reason)
+        self.limits.close()
         self.gone.set()
         self._on_lost(self, reason)
 

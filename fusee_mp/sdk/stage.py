@@ -17,6 +17,7 @@ from fusee_mp.core.calls import Outcome
 from fusee_mp.core.journal import Journal
 from fusee_mp.errors import FuseeError, Unavailable
 from fusee_mp.runtime.crew import TURN_S_MAX, Crew, TurnWatch
+from fusee_mp.runtime.limits import NoLimits
 from fusee_mp.runtime.lines import waiting_line
 from fusee_mp.runtime.run import Run
 from fusee_mp.runtime.shard_runtime import ShardRuntime
@@ -103,6 +104,7 @@ class _Shut:
     """A home that lets nothing out, and keeps what was to be recorded."""
 
     refusal = ""
+    limits = NoLimits()
 
     def __init__(self) -> None:
         self._appended: list[bytes] = []

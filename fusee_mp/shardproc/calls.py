@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fusee_mp.bounds import ANSWER_BYTES_MAX, CALLS_WAITING_BYTES_MAX, CALLS_WAITING_MAX, READS_WAITING_MAX
-from fusee_mp.core.calls import Outcome, decode_call
+from fusee_mp.core.calls import LimitCall, Outcome, decode_call
 from fusee_mp.errors import Busy, FuseeError, Rejected, StorageFull
 from fusee_mp.store.reads import READS
 from fusee_mp.wire import messages as m
@@ -81,6 +81,9 @@ class ClientCalls:
         if refusal is not None:
             pending.fail(refusal)
             return
+        if call.method == "limit":
+            self._limit(pending)
+            return
         id = self._keep(pending)
         if call.method in CLIENT_READS:
             self._reads += 1
@@ -118,6 +121,17 @@ class ClientCalls:
             if pending.reading is not None:
                 self._reads -= 1
         return pending
+
+    def _limit(self, pending: Pending) -> None:
+        """Limits are this process's own: no worker is asked."""
+        try:
+            state = self._process.permits.call(msgspec.msgpack.decode(pending.call.args, type=LimitCall))
+        except msgspec.DecodeError as e:
+            pending.fail(Rejected(f"a call on a limit cannot be read here: {e}. Use the same version on both sides"))
+        except FuseeError as e:
+            pending.fail(e)
+        else:
+            pending.answer(m.encode(m.Reply(msgspec.msgpack.encode(state)), pending.request, pending.shard))
 
     # The worker.
 

@@ -23,6 +23,7 @@ from fusee_mp.keeper.owner import Keeper
 from fusee_mp.log import Log, LogOptions, TornTail
 from fusee_mp.log.data import acquire_soon
 from fusee_mp.log.directory import LOCK, Lock, shard_directory
+from fusee_mp.shardproc.limits import LimitTable
 
 LOG: Final = logging.getLogger("fusee_mp.shard")
 RESTART_FIRST_S: Final = 0.05
@@ -54,6 +55,8 @@ class Host(Protocol):
     on_failed: Callable[[str], None]
 
     @property
+    def limits(self) -> LimitTable: ...
+    @property
     def durable_lsn(self) -> int: ...
     @property
     def applied_lsn(self) -> int: ...
@@ -71,11 +74,12 @@ class Host(Protocol):
 class ShardHost:
     """One shard's directory, open. `close` ends it on each path; `torn` says what the last crash left unfinished."""
 
-    def __init__(self, directory: Path, options: HostOptions, lock: Lock, keeper: Keeper, log: Log) -> None:
+    def __init__(self, directory: Path, options: HostOptions, lock: Lock, keeper: Keeper, log: Log, limits: LimitTable) -> None:
         self.on_durable: Callable[[int], None] = ignore
         self.on_applied: Callable[[int], None] = ignore
         self.on_failed: Callable[[str], None] = ignore
         self.directory = directory
+        self.limits = limits
         self.epoch = max(log.recovery.epoch, keeper.epoch)
         self._options = options
         self._lock = lock
@@ -101,6 +105,7 @@ class ShardHost:
         lock = await acquire_soon(directory / LOCK)
         keeper = None
         try:
+            limits = LimitTable(directory)
             keeper = await Keeper.start(
                 directory, pass_fds=(lock.fd,), checkpoint_interval_ms=options.checkpoint_interval_ms,
             )
@@ -112,7 +117,7 @@ class ShardHost:
                 await keeper.close(checkpoint=False)
             lock.release()
             raise
-        return cls(directory, options, lock, keeper, log)
+        return cls(directory, options, lock, keeper, log, limits)
 
     @property
     def torn(self) -> TornTail | None:

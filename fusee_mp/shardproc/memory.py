@@ -9,6 +9,7 @@ from fusee_mp.core import records as r
 from fusee_mp.errors import Unavailable
 from fusee_mp.keeper.memory import MemoryKeeper
 from fusee_mp.shardproc.host import ignore
+from fusee_mp.shardproc.limits import LimitTable
 
 
 class MemoryHost:
@@ -21,6 +22,7 @@ class MemoryHost:
         self.epoch = 0
         self.durable_lsn = 0
         self.refusal = ""
+        self.limits = LimitTable(None)
         self._telling = False
         self._keeper = MemoryKeeper()
         self._keeper.on_applied = lambda lsn: self.on_applied(lsn)

@@ -24,6 +24,7 @@ from fusee_mp.ring.link import LinkFds
 from fusee_mp.shardproc.calls import ClientCalls, ClientConnection
 from fusee_mp.shardproc.host import HostOptions, ShardHost
 from fusee_mp.shardproc.lease import Lease, LivenessWatch, WorkerConnection
+from fusee_mp.shardproc.permits import PermitDesk
 from fusee_mp.shardproc.relay import Forwarded, Relay
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, decode_frame
@@ -66,6 +67,7 @@ class ShardProcess:
         self.calls = ClientCalls(self)
         self.relay = Relay(self)
         self.forwarded = Forwarded(self)
+        self.permits = PermitDesk(self)
         self._clients: set[ClientConnection] = set()
         self._workers: set[WorkerConnection] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -86,6 +88,7 @@ class ShardProcess:
         self.host = await ShardHost.open(Path(self.options.data), self.shard, options)
         self.host.on_durable, self.host.on_applied = self._durable, self._applied
         self.host.on_failed = self._log_failed
+        self._open_limits()
         self._tell(m.Ready())
         early, self._early = self._early or [], None
         for frame, descriptors in early:
@@ -93,6 +96,12 @@ class ShardProcess:
         code = await self._ended
         await self._close()
         return code
+
+    def _open_limits(self) -> None:
+        limits, opened_at = self.host.limits, self.loop.time()
+        limits.on_defined = self.permits.call_next
+        if self.host.durable_lsn:  # a life before this one may have granted permits
+            limits.uptime = lambda: int((self.loop.time() - opened_at) * 1000)
 
     def refuse(self, error: FuseeError) -> None:
         """Opening failed: tell the router why, so that it can name the cause."""
@@ -222,6 +231,7 @@ class ShardProcess:
         lease.connection.send(m.Revoked(reason), 0, self.shard, lease.epoch)
         lease.connection.close(reason)
         self._watch.stop()
+        self.permits.left(lease.epoch)
         self._tell(m.Free(self.shard))
         self.calls.freed()
 
@@ -244,6 +254,8 @@ class ShardProcess:
             read = m.decode(frame)
             assert isinstance(read, m.Read)
             self.spawn(self._read(self.lease.connection, frame, read))
+        elif kind == Kind.PERMIT_SAY:
+            self.permits.from_holder(frame)
         elif kind == Kind.RETURN:
             self.end_lease("the worker handed it back")
 

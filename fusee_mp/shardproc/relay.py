@@ -52,6 +52,7 @@ class Relay:
     def _lost(self, shard: int) -> None:
         self._process.calls.forget(shard)
         self._process.forwarded.unreachable(shard)
+        self._process.permits.peer_lost(shard)
 
     def to_peer(self, shard: int, frame: bytes) -> bool:
         """Send a frame to another shard process. False when it cannot be taken now."""
@@ -101,6 +102,12 @@ class Relay:
                 self._process.calls.take(frame, lambda answer: self._answer(shard, answer), shard)
             elif frame.kind == Kind.CANCEL:
                 self._process.calls.cancel(shard, frame.request)
+            elif frame.kind == Kind.PERMIT_SAY:
+                say = m.decode(frame)
+                assert isinstance(say, m.PermitSay)
+                self._process.permits.take(shard, frame.epoch, say)
+            elif frame.kind == Kind.PERMIT_ANSWER:
+                self._process.permits.deliver(frame.epoch, data)
             else:
                 self._process.forwarded.answered(frame)
         except FuseeError as e:

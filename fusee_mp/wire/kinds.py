@@ -33,6 +33,8 @@ class Kind(IntEnum):
     RELAY_ACK = 40
     RETURN = 41
     REVOKED = 42
+    PERMIT_SAY = 43
+    PERMIT_ANSWER = 44
 
     # client and shard; CALL, REPLY and PART also shard and worker
     CLIENT_HELLO = 48

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
@@ -206,6 +206,29 @@ class Revoked(Message, frozen=True):
 
     KIND = Kind.REVOKED
     reason: str
+
+
+class PermitSay(Message, frozen=True):
+    """A holder speaks to the table of a limit, or with `renew` and `leave` to all tables. Its session is its shard and the frame's epoch."""
+
+    KIND = Kind.PERMIT_SAY
+    what: Literal["ask", "release", "renew", "leave"]
+    name: Name = ""
+    ticket: Number = 0
+    level: int = 0
+    fairness: Name = ""
+    weight: Number = 1
+
+
+class PermitAnswer(Message, frozen=True):
+    """The table speaks to a session: this ticket has its permit, may ask again in `wait_ms`, or names a limit that is not defined;
+    `ask` calls for the next ask under this limit."""
+
+    KIND = Kind.PERMIT_ANSWER
+    what: Literal["granted", "retry", "undefined", "ask"]
+    name: Name
+    ticket: Number
+    wait_ms: Number = 0
 
 
 class ClientHello(Message, frozen=True):
