@@ -44,8 +44,8 @@ class Heartbeats:
         if left_s > 0:
             self._look_after(left_s, generation, limit_ms)
         else:
-            name = self._call.name
-            self._call.expire(generation, TimeoutError(f'step "{name}" called no heartbeat for its heartbeat_timeout of {limit_ms / 1000:g} s'))
+            silence = f'step "{self._call.name}" called no heartbeat for its heartbeat_timeout of {limit_ms / 1000:g} s'
+            self._call.expire(generation, TimeoutError(silence))
 
     def report(self, generation: int, payload: bytes) -> None:
         """From the body, on whatever thread it runs."""

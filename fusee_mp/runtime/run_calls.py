@@ -47,8 +47,9 @@ class RunCalls:
         elif entry is None:
             self._calls.refuse(call, 0, Rejected(_unknown(call.id), id=call.id))
         elif not isinstance(entry, Run) or entry.is_over:
+            status = status_of(entry)
             self._calls.refuse(call, lsn_of(entry), Rejected(
-                f'the token is of no use any more: workflow "{entry.id}" has ended as {status_of(entry)}', id=entry.id, status=status_of(entry)))
+                f'the token is of no use any more: workflow "{entry.id}" has ended as {status}', id=entry.id, status=status))
         elif entry.left_memory:
             self.complete(call)
         else:

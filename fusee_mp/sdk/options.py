@@ -42,7 +42,8 @@ class StepOptions:
 
     heartbeat_timeout: an attempt fails when it has not called `heartbeat` for this long. limit: the system-wide limit it counts
     against. priority: higher goes first at the limit; within one priority the fairness keys take turns by weight. pool: runs the body in
-    place of the engine's threads; "process" is a process of the engine's own, which is killed when the attempt is stopped. Raises Rejected when it is made with a value that cannot work.
+    place of the engine's threads; "process" is a process of the engine's own, which is killed when the attempt is stopped.
+    Raises Rejected when it is made with a value that cannot work.
     """
 
     name: str | None = None

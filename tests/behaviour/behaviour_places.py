@@ -21,7 +21,9 @@ class Place:
 
     @contextlib.asynccontextmanager
     async def engine(self, workflows: Sequence[Workflow[Any, Any]], **config: Any) -> AsyncIterator[Engine]:
-        opening = Engine.memory(workflows=workflows) if self.dir is None else Engine.open(Config(dir=self.dir, **config), workflows=workflows)
+        opening = (
+            Engine.memory(workflows=workflows) if self.dir is None else Engine.open(Config(dir=self.dir, **config), workflows=workflows)
+        )
         async with opening as engine:
             yield engine
 

@@ -145,7 +145,7 @@ def test_a_token_that_is_damaged_foreign_or_invented_is_refused_and_harms_nothin
             handle = await engine.start(approval, "a")
             await until(lambda: TOKENS)
             token = TOKENS[0]
-            for bad in ("", "hello", PREFIX, token[:-4], token + "AA", token[:-1] + ("A" if token[-1] != "A" else "B"), PREFIX + "A" * 99_999, foreign):
+            for bad in ("", "hello", PREFIX, token[:-4], token + "AA", PREFIX + "A" * 99_999, foreign):
                 await refused(engine, bad, "token")
             await engine.complete(token, True)
             assert await handle.result() is True

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 from behaviour_places import Place, has_status, run, until
@@ -67,7 +66,8 @@ def test_a_step_without_attempts_left_pauses_its_run_and_has_all_of_them_again_w
             handle = await engine.start(parcel, "p")
             await has_status(engine, "p", "paused")
             detail = await handle.describe()
-            assert detail is not None and detail.is_open and 'step "deliver" failed at attempt 2, its last: ValueError: no road' in detail.reason
+            assert detail is not None and detail.is_open
+            assert 'step "deliver" failed at attempt 2, its last: ValueError: no road' in detail.reason
             assert [(p.name, p.attempt, p.last_failure) for p in detail.pending] == [("deliver", 3, "ValueError: no road")]
             await handle.resume()
             await until(lambda: ATTEMPTS == [1, 2, 3, 4])

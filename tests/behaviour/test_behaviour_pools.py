@@ -176,7 +176,7 @@ def test_a_stuck_body_is_killed_when_its_time_is_up_and_the_next_one_runs(tmp_pa
 def test_cancelling_kills_that_process_and_no_other(tmp_path: Path) -> None:
     async def main() -> None:
         async with Place(None).engine([forever]) as engine:
-            one, two = [await engine.start(forever, name, str(tmp_path / name)) for name in ("one", "two")]
+            one, _ = [await engine.start(forever, name, str(tmp_path / name)) for name in ("one", "two")]
             await until(lambda: pid_in(tmp_path / "one") and pid_in(tmp_path / "two"))
             await one.cancel()
             with pytest.raises(Cancelled):
@@ -208,7 +208,9 @@ def test_what_cannot_go_there_is_refused_at_the_call_and_not_tried_again() -> No
     run(main())
 
 
-@pytest.mark.parametrize(("size", "comes"), [(PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MAX - 2), (PAYLOAD_BYTES_MAX + 1, -1), (10 * PAYLOAD_BYTES_MAX, -1)])
+@pytest.mark.parametrize(("size", "comes"), [
+    (PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MAX - 2), (PAYLOAD_BYTES_MAX + 1, -1), (10 * PAYLOAD_BYTES_MAX, -1),
+])
 def test_a_result_that_is_too_large_is_a_payload_error(size: int, comes: int) -> None:
     async def main() -> None:
         async with Place(None).engine([large]) as engine:
