@@ -194,15 +194,18 @@ def test_progress_is_plain_lines_where_there_is_no_terminal() -> None:
 def test_progress_is_a_living_line_on_a_terminal() -> None:
     ours, theirs = os.openpty()
 
-    async def watch(out: Any) -> None:
-        show = Show(out)
+    async def watch(out: Any) -> str:
+        show, seen = Show(out), ""
         async with show.progress("orders", lambda: 30, 60):
-            await asyncio.sleep(0.25)
+            while "30 orders" not in seen:
+                seen += await asyncio.to_thread(lambda: os.read(ours, 10_000).decode())
         show.say("done")
+        while "done" not in seen:
+            seen += os.read(ours, 10_000).decode()
+        return seen
 
     with os.fdopen(theirs, "w") as out:
-        asyncio.run(watch(out))
-        seen = os.read(ours, 10_000).decode()
+        seen = asyncio.run(watch(out))
     os.close(ours)
     assert f"\r\033[K{bar(30, 60)} 30 orders" in seen and seen.rstrip().endswith("done")
 

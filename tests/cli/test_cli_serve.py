@@ -25,6 +25,13 @@ def test_one_ready_line_names_the_bound_addresses(tmp_path: Path) -> None:
         assert (answer.code, answer.out) == (0, "")
 
 
+def test_the_log_level_holds_for_the_shard_processes_too(tmp_path: Path) -> None:
+    with serving(tmp_path / "quiet", "--log-level=warning") as (server, address):
+        with running("worker", "orders", f"--address={address}") as worker:
+            worker.line()  # It leaves at the end of this block, which a shard process notes at the level of info.
+        assert server.stop().err == ""
+
+
 def test_a_port_in_use_is_named_with_what_to_do(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
