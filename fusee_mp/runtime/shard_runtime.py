@@ -307,7 +307,7 @@ class ShardRuntime:
     def _set_alarm(self) -> None:
         due = self.timers.next_due
         page = self.residence.horizon_ms - PAGE_MS // 2
-        if page > 0 and (due is None or page < due):
+        if page > 0 and not self._paging and (due is None or page < due):
             due = page
         if due is None or self._alarm is not None and self._alarm_ms <= due:
             return
@@ -335,6 +335,7 @@ class ShardRuntime:
                 LOG.warning("shard %s: the timers due soon were not read, and will be again: %s", self.shard, e)
                 await asyncio.sleep(PAGE_RETRY_S)
         self._paging = False
+        self.work_soon()
 
     # Runs.
 
