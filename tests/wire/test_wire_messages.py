@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
@@ -31,9 +31,13 @@ BY_HINT: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
+def strategy_of(hint: Any) -> st.SearchStrategy[Any]:
+    return st.sampled_from(get_args(hint)) if get_origin(hint) is Literal else BY_HINT[hint]
+
+
 def values_of(kind: type[Message]) -> st.SearchStrategy[Message]:
     hints = get_type_hints(kind, include_extras=True)
-    fields = {name: BY_HINT[hints[name]] for name in kind.__struct_fields__}
+    fields = {name: strategy_of(hints[name]) for name in kind.__struct_fields__}
     if kind is messages.Append:
         fields["count"] = st.integers(0, 2**32 - 1)
     return st.builds(kind, **fields)
