@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fusee_mp.core import records as r
 from fusee_mp.core.calls import Outcome, QueryCall, StartWithUpdateCall, UpdateCall
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from fusee_mp.runtime.calls import Calls, Reply
     from fusee_mp.runtime.shard_runtime import ShardRuntime
     from fusee_mp.store.results import Journal
+
+# The ID lives on in another run, which decides about updates that this one had not accepted.
+_HANDS_OVER: Final = ("continued_as_new", "reset")
 
 
 class HandlerCalls:
@@ -188,10 +191,12 @@ class HandlerCalls:
                 self._shard.hold(run.gate, self.query, call, reply)
             elif isinstance(call, UpdateCall) and run.hands_on:
                 self._shard.hold(run.gate, self.update, call)
-            elif isinstance(call, UpdateCall):
-                self._calls.refuse(call, run.gate, too_late(run))
-            else:
+            elif isinstance(call, StartWithUpdateCall):
                 self._shard.hold(run.gate, self.start_with_update, call)
+            elif run.outcome.status in _HANDS_OVER:
+                self._shard.hold(run.gate, self.update, call)
+            else:
+                self._calls.refuse(call, run.gate, too_late(run))
 
     def set_aside(self, run: Run, error: FuseeError) -> None:
         """The run is quarantined. Updates that it accepted wait on for code that fits."""

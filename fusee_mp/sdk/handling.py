@@ -63,13 +63,8 @@ def _handler(handle: Any, fn: Callable[..., Any], validator: Callable[..., Any] 
     if not isinstance(handle, str):
         return Handler(fn, None if handle.type is None else handle.codec, handle.returns_codec, validator)
     signature = Signature(fn)
-    takes_value = any(p.kind in _POSITIONAL for p in inspect.signature(fn).parameters.values())
-    return Handler(fn, signature.parameters[-1 if len(signature.parameters) == 1 else _first(fn)] if takes_value else None, signature.result, validator)
-
-
-def _first(fn: Callable[..., Any]) -> int:
-    """Where the value's parameter stands: a method's first one is its object."""
-    return 1 if inspect.ismethod(fn) else 0
+    free = [p for p in inspect.signature(fn).parameters.values() if p.kind in _POSITIONAL]  # a method's object is none of them
+    return Handler(fn, signature.parameters[-len(free)] if free else None, signature.result, validator)
 
 
 # Asking.
