@@ -26,6 +26,9 @@ class Home(Protocol):
     def relay_ack(self, sender: int, through: int) -> None:
         """Tell the sending shard that its messages up to this number are durable here."""
 
+    def give_up(self, reason: str) -> None:
+        """The runtime met a fault of its own: let go of the shard, so that whoever is next begins from the log."""
+
     def may_act(self) -> bool:
         """The lease is certainly still ours: bodies may start and answers may leave. When it becomes true again, the home calls
         `ShardRuntime.work`."""

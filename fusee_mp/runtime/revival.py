@@ -29,6 +29,9 @@ class _Nowhere:
     def may_act(self) -> bool:
         return False
 
+    def give_up(self, reason: str) -> None:
+        """There is nothing to let go of."""
+
     def relay(self, to: int, messages: Sequence[tuple[int, bytes]]) -> None:
         """Nobody is there."""
 

@@ -26,12 +26,14 @@ from fusee_mp.errors import FuseeError, LeaseLost, NonDeterminismError
 from fusee_mp.runtime.calls import Calls, Reply
 from fusee_mp.runtime.crew import Crew
 from fusee_mp.runtime.entries import Entry
+from fusee_mp.runtime.gathering import Gathering
 from fusee_mp.runtime.home import Found, Home, Metrics
 from fusee_mp.runtime.loop import Handle
 from fusee_mp.runtime.mail import Mail
 from fusee_mp.runtime.registry import Registry
 from fusee_mp.runtime.residence import PAGE_MS, Deadline, Residence
 from fusee_mp.runtime.run import Run
+from fusee_mp.runtime.schedules import Schedules
 from fusee_mp.store.results import State
 
 LOG: Final = logging.getLogger("fusee_mp.shard")
@@ -79,6 +81,8 @@ class ShardRuntime:
         self.outbox = Outbox()
         self.mail = Mail(self)
         self.calls = Calls(self)
+        self.schedules = Schedules(self, self.calls)
+        self.windows = Gathering(self, self.calls)
         self.residence = Residence(self, park_after_ms)
         self.metrics = Metrics()
         self.filter = IdFilter()
@@ -121,6 +125,8 @@ class ShardRuntime:
             self.outbox.start_at(to, no)
         self.mail.inbox = Inbox(state.inbox)
         await self._read_outbox([to for to, _ in state.outbox])
+        await self.schedules.take_over()
+        await self.windows.take_over()
         await self.residence.take_over()
         self.mail.resend()
         early, self._early = self._early or [], None
@@ -272,7 +278,7 @@ class ShardRuntime:
                 if runnable:
                     run = runnable.popleft()
                     self.residence.touched[run.number] = run
-                    run.pump()
+                    self._pump(run)
                 elif free and may_act():  # asked each time: a process may be frozen and thawed between any two effects
                     _, effect, args = free.popleft()
                     effect(*args)
@@ -280,15 +286,28 @@ class ShardRuntime:
                     break
                 if self._out_bytes >= BYTES_AHEAD:
                     self._hand_on()
+        except Exception as e:
+            # A fault of ours, after which nothing here can be trusted. The log can: whoever holds the shard next begins from it.
+            LOG.critical("shard %s: a fault of the runtime: giving the shard up", self.shard, exc_info=e)
+            self.home.give_up(f"a fault of the runtime: {e!r}")
+            return
         finally:
             self._working = False
-            self._hand_on()
-            self.mail.flush()
+            if not self.is_closed:
+                self._hand_on()
+                self.mail.flush()
         if not left:
             self.work_soon()
         self._set_alarm()
         if self._tending is None and (self.residence.needs_tending or self.mail.needs_tending):
             self._tending = self.loop.call_later(TEND_MS / 1000, self._tend)
+
+    def _pump(self, run: Run) -> None:
+        try:
+            run.pump()
+        except Exception as e:
+            LOG.error('shard %s: run %d ("%s") met a fault of the runtime and is set aside', self.shard, run.number, run.id, exc_info=e)
+            self.quarantine(run, FuseeError(f"the run met a fault of the runtime: {e!r}. It is tried again when it is next loaded", run=run.number))
 
     def _hand_on(self, most: int = APPEND_BYTES) -> None:
         if self._out:

@@ -51,6 +51,9 @@ class LocalHome:
     def may_act(self) -> bool:
         return True
 
+    def give_up(self, reason: str) -> None:
+        self._engine._stopped(reason)
+
     async def read(self, method: str, args: tuple[Any, ...], min_lsn: int = 0) -> Any:
         return await self._host.read(method, args, min_lsn)
 
@@ -133,7 +136,7 @@ class Engine(Methods):
                 shard, self._shards, self._registry, LocalHome(self, shard, host), clock=clock_ms, draw=random.random,
                 crew=self._crew, park_after_ms=park_after_ms,
             )
-            host.on_durable, host.on_applied, host.on_failed = runtime.durable, runtime.applied, self._log_failed
+            host.on_durable, host.on_applied, host.on_failed = runtime.durable, runtime.applied, self._stopped
             self.runtimes.append(runtime)
         self._crew.shards = self.runtimes
 
@@ -143,7 +146,8 @@ class Engine(Methods):
         state = await host.read("state", (), base_lsn, timeout=3600)
         await self.runtimes[shard].take_over(base_lsn, state)
 
-    def _log_failed(self, reason: str) -> None:
+    def _stopped(self, reason: str) -> None:
+        """Nothing works any more: the log failed, or the runtime did."""
         self.failed = reason
         error = Unavailable(f"the engine has stopped: {reason}. What was acknowledged is safe; mend the disk and open it again")
         for runtime in self.runtimes:

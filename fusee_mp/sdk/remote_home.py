@@ -99,6 +99,9 @@ class RemoteHome(Connection):
         self.send_bytes(encode_frame(Kind.APPEND, _APPEND.pack(self._next, count) + records, 0, self.shard, self.epoch))
         self._next += count
 
+    def give_up(self, reason: str) -> None:
+        self.abort(reason)
+
     def may_act(self) -> bool:
         return time.clock_gettime(_clock) - self._answered_ping < self._act_s
 

@@ -118,6 +118,9 @@ class _Shut:
     def may_act(self) -> bool:
         return False
 
+    def give_up(self, reason: str) -> None:
+        """There is nothing to let go of."""
+
     def relay(self, to: int, messages: Sequence[tuple[int, bytes]]) -> None:
         """Nobody is there."""
 
