@@ -129,8 +129,14 @@ assert WINDOW_EVENTS_MAX <= WINDOW_EVENT_IDS_MAX
 
 # What one input to a schedule may start at once; the rest follows with the next.
 SCHEDULE_PAGE = 1_000
+# Open runs of a schedule whose runs may overlap. More would be a mistake, and each of its starts would look at all of them.
+SCHEDULE_OPEN_MAX = 10_000
+# The input of a schedule's runs: it stands in one record with what the schedule has become, which is below a MiB.
+SCHEDULE_INPUT_BYTES_MAX = 2 * MIB
 # Inputs of runs that one record of a schedule starts, together: a page of a schedule with a large input has fewer.
 SCHEDULE_PAGE_BYTES = 4 * MIB
+# Windows that one record closes.
+WINDOWS_CLOSED_MAX = 1_000
 # Runs of one backfill. More come in several.
 BACKFILL_RUNS_MAX = 100_000
 # How long the answer to a request about a schedule or a window is kept for its repeats: a client gives up within a minute.
@@ -143,3 +149,6 @@ SCHEDULE_STRETCHES_MAX = 1_000
 # Earlier timings of a schedule whose instants it remembers, and instants that a trigger started between those of the timing.
 SCHEDULE_TIMINGS_MAX = 16
 SCHEDULE_TRIGGERS_MAX = 1_000
+
+assert SCHEDULE_INPUT_BYTES_MAX + MIB < PAYLOAD_BYTES_MAX
+assert WINDOWS_CLOSED_MAX * 2 * WORKFLOW_ID_BYTES_MAX < RECORD_BYTES_MAX

@@ -6,7 +6,7 @@
 #   overlap      a run is open when an instant is due                              and when that run ends
 #   skip         the instant is skipped
 #   buffer_one   it is remembered, if none is; else skipped                        the remembered one starts
-#   allow        it starts
+#   allow        it starts, if fewer than SCHEDULE_OPEN_MAX are open; else skipped
 #   cancel       the run is asked to end, once; it is remembered instead of        the remembered one starts
 #                the one before, which is skipped
 #   terminate    the same, without asking the run's code                           the remembered one starts
@@ -25,7 +25,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Struct, field
 
-from fusee_mp.bounds import DURATION_MS_MAX, SCHEDULE_LATENESS_MS, SCHEDULE_PAGE
+from fusee_mp.bounds import DURATION_MS_MAX, SCHEDULE_LATENESS_MS, SCHEDULE_OPEN_MAX, SCHEDULE_PAGE
 from fusee_mp.core.placement import check_id
 from fusee_mp.core.schedule_history import History
 from fusee_mp.core.timing import Timing, jittered
@@ -112,8 +112,8 @@ class ScheduleState(Struct, forbid_unknown_fields=True):
     started: int = 0
     skipped: int = 0
     remembered: int | None = None
-    open: list[str] = field(default_factory=list)
-    ending: list[str] = field(default_factory=list)  # Those of them that were asked to end.
+    open: list[int] = field(default_factory=list)  # The instants of the runs that the overlap policy looks at.
+    ending: list[int] = field(default_factory=list)  # Those of them that were asked to end.
 
 
 class Schedule:
@@ -153,7 +153,7 @@ class Schedule:
     @property
     def open(self) -> tuple[str, ...]:
         """The open runs that the overlap policy looks at, the oldest first."""
-        return tuple(self._state.open)
+        return tuple(run_id(self.id, instant) for instant in self._state.open)
 
     @property
     def next_due(self) -> int | None:
@@ -193,14 +193,15 @@ class Schedule:
             effects += [Missed(instant, instant)] if self._is_late(due, now_ms) else self._decide(instant)
         return effects
 
-    def run_ended(self, run_id: str) -> list[Effect]:
+    def run_ended(self, run: str) -> list[Effect]:
         """A run that this schedule started is no longer open. One it does not know, or knows no more, changes nothing."""
         state = self._state
-        if run_id not in state.open:
+        instant = next((instant for instant in state.open if run_id(state.id, instant) == run), None)
+        if instant is None:
             return []
-        state.open.remove(run_id)
-        if run_id in state.ending:
-            state.ending.remove(run_id)
+        state.open.remove(instant)
+        if instant in state.ending:
+            state.ending.remove(instant)
         return self._start_remembered()
 
     def trigger(self, now_ms: int) -> list[Effect]:
@@ -265,9 +266,9 @@ class Schedule:
         state = self._state
         if state.history.has(instant):
             return []
-        if not state.open or self.rule.overlap == "allow":
+        if not state.open or (self.rule.overlap == "allow" and len(state.open) < SCHEDULE_OPEN_MAX):
             return [self._start(instant, watched=True)]
-        if self.rule.overlap == "skip" or (self.rule.overlap == "buffer_one" and state.remembered is not None):
+        if self.rule.overlap in ("skip", "allow") or (self.rule.overlap == "buffer_one" and state.remembered is not None):
             return [self._skip(instant)]
         effects = self._forget_remembered() if state.remembered != instant else []
         state.remembered = instant
@@ -277,9 +278,10 @@ class Schedule:
         state = self._state
         if self.rule.overlap == "buffer_one":
             return []
-        fresh = [run for run in state.open if run not in state.ending]
+        fresh = [instant for instant in state.open if instant not in state.ending]
         state.ending += fresh
-        return [CancelRun(run) if self.rule.overlap == "cancel" else TerminateRun(run) for run in fresh]
+        order = CancelRun if self.rule.overlap == "cancel" else TerminateRun
+        return [order(run_id(state.id, instant)) for instant in fresh]
 
     def _start_remembered(self) -> list[Effect]:
         state = self._state
@@ -295,10 +297,9 @@ class Schedule:
         state.started += 1
         if instant == state.remembered:
             state.remembered = None
-        run = run_id(state.id, instant)
         if watched:
-            state.open.append(run)
-        return StartRun(run, instant)
+            state.open.append(instant)
+        return StartRun(run_id(state.id, instant), instant)
 
     def _skip(self, instant: int) -> Skip:
         self._state.skipped += 1

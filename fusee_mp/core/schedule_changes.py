@@ -6,13 +6,13 @@
 # Rule: a change of the timing is no difference but a whole new state, since what was started is remembered timing by timing.
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from msgspec import Struct
 
 from fusee_mp.bounds import SCHEDULE_TRIGGERS_MAX
-from fusee_mp.core.schedule import ScheduleState, run_id
+from fusee_mp.core.schedule import ScheduleState
 from fusee_mp.core.schedule_history import Stretch
 
 T = TypeVar("T")
@@ -40,8 +40,8 @@ class Before(NamedTuple):
     """What `change_of` must know of a state that is about to change."""
 
     numbers: tuple[int, bool, int, int, int | None]
-    open: tuple[str, ...]
-    ending: tuple[str, ...]
+    open: tuple[int, ...]
+    ending: tuple[int, ...]
     stretches: tuple[Stretch, ...]
     between: tuple[int, ...]
 
@@ -52,39 +52,26 @@ def before(state: ScheduleState) -> Before:
     return Before(_numbers(state), tuple(state.open), tuple(state.ending), tuple(history.now.stretches), tuple(history.between))
 
 
-def change_of(old: Before, state: ScheduleState) -> ScheduleChange | None:
-    """What became of it by the input; None for nothing."""
-    if old == before(state):
-        return None
+def change_of(old: Before, state: ScheduleState) -> ScheduleChange:
+    """What became of it by the input."""
     opened, ended = _difference(old.open, state.open)
     ending, _ = _difference(old.ending, state.ending)
     joined, parted = _difference(old.stretches, state.history.now.stretches)
     between, _ = _difference(old.between, state.history.between)
-    return ScheduleChange(
-        *_numbers(state), _instants(opened), _instants(ended), _instants(ending), joined, [first for first, _ in parted], between,
-    )
+    return ScheduleChange(*_numbers(state), opened, ended, ending, joined, [first for first, _ in parted], between)
 
 
 def apply(state: ScheduleState, change: ScheduleChange) -> None:
     """Make of the state what the input made of it."""
     state.position_ms, state.paused, state.started = change.position_ms, change.paused, change.started
     state.skipped, state.remembered = change.skipped, change.remembered
-    ended = {run_id(state.id, instant) for instant in change.ended}
-    state.open = [*_without(state.open, ended), *(run_id(state.id, instant) for instant in change.opened)]
-    state.ending = [*_without(state.ending, ended), *(run_id(state.id, instant) for instant in change.ending)]
+    ended = set(change.ended)
+    state.open = [*_without(state.open, ended), *change.opened]
+    state.ending = [*_without(state.ending, ended), *change.ending]
     parted, now = set(change.parted), state.history.now
     kept = [stretch for stretch in now.stretches if stretch[0] not in parted] if parted else now.stretches
     now.stretches = sorted([*kept, *change.joined])
     state.history.between = [*state.history.between, *change.between][-SCHEDULE_TRIGGERS_MAX:]
-
-
-def instant_of(run: str) -> int:
-    """The instant that a run's ID names."""
-    return int(run.rpartition("@")[2])
-
-
-def _instants(runs: list[str]) -> list[int]:
-    return [instant_of(run) for run in runs]
 
 
 def _numbers(state: ScheduleState) -> tuple[int, bool, int, int, int | None]:
@@ -97,5 +84,5 @@ def _difference(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
     return [each for each in new if each not in had], [each for each in old if each not in has]
 
 
-def _without(runs: Iterable[str], ended: set[str]) -> list[str]:
-    return [run for run in runs if run not in ended] if ended else list(runs)
+def _without(open: Sequence[int], ended: set[int]) -> list[int]:
+    return [instant for instant in open if instant not in ended] if ended else list(open)

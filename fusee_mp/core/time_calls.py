@@ -55,6 +55,10 @@ class GatherCall(_Call, tag="gather"):
     request: str
     repeat: bool = False
 
+    @property
+    def id(self) -> str:
+        return self.key
+
 
 class ScheduleCall(_Call, tag="schedule_look"):
     """How a schedule is, with its next so many instants."""

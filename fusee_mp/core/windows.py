@@ -163,6 +163,15 @@ class Windows:
         """A window of this key is open."""
         return any(place.key == key for place in self._open)
 
+    def answer(self, place: Place, event_id: str | None) -> str | None:
+        """The run that this event ID went to, if it came before."""
+        return None if event_id is None else self._answers.get((place, event_id))
+
+    def closes_ms(self, place: Place) -> int | None:
+        """When its open window closes, if nothing else comes."""
+        window = self._open.get(place)
+        return None if window is None else window.closes_ms
+
     def add(self, workflow: str, key: str, rule: Rule, input: bytes, event_id: str | None = None, *,
             now_ms: int) -> tuple[str, list[Effect]]:
         """The run that this event goes to, and what follows. A repeated event ID changes nothing and gets the first answer.
@@ -293,12 +302,17 @@ def _place(workflow: str, key: str, rule: Rule, input: bytes, event_id: str | No
     check_id(f"{key}@{_LONGEST_NUMBER}")
     if event_id is not None:
         checked_name("event ID", event_id)
-    if isinstance(rule, DebounceRule):
-        return Place("debounce", workflow, key)
-    if len(input) + 2 > PAYLOAD_BYTES_MAX:
-        raise Rejected(f"event: a batch of it alone is {len(input) + 2:,} bytes, and an input has at most {PAYLOAD_BYTES_MAX:,}."
+    place = place_of(workflow, key, rule)
+    size = len(input) if place.kind == "debounce" else len(input) + 2
+    if size > PAYLOAD_BYTES_MAX:
+        raise Rejected(f"event: a {place.kind} of it alone is {size:,} bytes, and an input has at most {PAYLOAD_BYTES_MAX:,}."
                        " Keep the value elsewhere and send its address.")
-    return Place("batch", workflow, key)
+    return place
+
+
+def place_of(workflow: str, key: str, rule: Rule) -> Place:
+    """Where events with this rule go."""
+    return Place("debounce" if isinstance(rule, DebounceRule) else "batch", workflow, key)
 
 
 def _within(what: str, found: object, most: int, unit: str) -> None:

@@ -30,6 +30,7 @@ from fusee_mp.core.calls import (
     UpdateCall,
 )
 from fusee_mp.core.journal import Journal
+from fusee_mp.core.time_calls import GatherCall, ScheduleCall, SchedulesCall, SetScheduleCall
 from fusee_mp.errors import AlreadyExists, FuseeError, StorageFull, UnknownWorkflow
 from fusee_mp.runtime.entries import Entry, is_open, lsn_of, missing, number_of, status_of, too_late
 from fusee_mp.runtime.handler_calls import HandlerCalls
@@ -37,6 +38,7 @@ from fusee_mp.runtime.home import Found
 from fusee_mp.runtime.run import BEHAVIOUR, Run
 from fusee_mp.runtime.run_calls import RunCalls
 from fusee_mp.runtime.steps import UNSET
+from fusee_mp.runtime.timed_calls import TimedCalls, is_timed
 from fusee_mp.store.results import Request
 
 if TYPE_CHECKING:
@@ -60,10 +62,12 @@ class Calls:
         self._closed: FuseeError | None = None
         self.handlers = HandlerCalls(shard, self)
         self._of_runs = RunCalls(shard, self)
+        self.timed = TimedCalls(shard, self)
         self._does: dict[type, Callable[[Any], None]] = {
             StartCall: self._start, SignalCall: self._signal, CancelCall: self._cancel, TerminateCall: self._terminate,
             UpdateCall: self.handlers.update, StartWithUpdateCall: self.handlers.start_with_update,
             PauseCall: self._of_runs.pause, ResumeCall: self._of_runs.resume, CompleteCall: self._of_runs.complete,
+            **self.timed.does,
         }
 
     def do(self, call: Call, reply: Reply) -> None:
@@ -77,6 +81,9 @@ class Calls:
         elif isinstance(call, (ResultCall, StartedCall)):
             self._waiting[reply] = call.id
             self._shard.with_id(call.id, lambda entry: self._look(call, reply, entry))
+        elif isinstance(call, (ScheduleCall, SchedulesCall)):
+            self._waiting[reply] = call.id if isinstance(call, ScheduleCall) else ""
+            self._shard.hold(self._shard.lsn, self.tell, reply, *self.timed.look(call))
         elif (asking := self._asking.get(call.request)) is not None:
             asking.append(reply)
         elif (known := self._recent.get(call.request)) is not None:
@@ -87,7 +94,9 @@ class Calls:
             self._begin(call)
 
     def _begin(self, call: Mutation) -> None:
-        if call.repeat:
+        if call.repeat and is_timed(call):
+            self.timed.again(call)
+        elif call.repeat:
             self._shard.ask_keeper("request", (call.request,), lambda row, error: self._answered_before(call, row, error))
         else:
             self._does[type(call)](call)
@@ -113,6 +122,14 @@ class Calls:
         """The call changed nothing, which rests on what is recorded up to `lsn`."""
         self._shard.hold(lsn, self._release, call.request, None, error)
 
+    def repeated(self, call: Mutation, answer: Any, error: FuseeError | None = None) -> None:
+        """The store has the answer to an earlier call with this request ID, or could not be asked."""
+        self._release(call.request, answer, error)
+
+    def begin(self, call: Mutation) -> None:
+        """Carry the call out: nothing came with its request ID before."""
+        self._does[type(call)](call)
+
     def _release(self, request: str, answer: Any, error: FuseeError | None) -> None:
         for reply in self._asking.pop(request, ()):
             reply(answer, error)
@@ -126,7 +143,7 @@ class Calls:
         else:
             self._shard.with_id(call.id, lambda entry: self._start_beside(call, entry))
 
-    def start_refusal(self, call: StartCall | StartWithUpdateCall) -> FuseeError | None:
+    def start_refusal(self, call: StartCall | StartWithUpdateCall | SetScheduleCall | GatherCall) -> FuseeError | None:
         """Why nothing of this type is started here now."""
         shard = self._shard
         if shard.registry.get(call.type) is None:
@@ -134,9 +151,12 @@ class Calls:
                 f'workflow "{call.type}" is not registered here. Registered: {shard.registry.names()}.'
                 " Give it to the engine's or the worker's workflows=[..]", workflow=call.type,
             )
-        if refusal := shard.home.refusal:
-            return StorageFull(f'workflow "{call.type}" is not started: {refusal}', id=call.id)
-        return None
+        return self.full(call.id, call.type)
+
+    def full(self, id: str, type: str) -> FuseeError | None:
+        """Why nothing new is taken now."""
+        refusal = self._shard.home.refusal
+        return StorageFull(f'workflow "{type}" is not started: {refusal}', id=id) if refusal else None
 
     def _start_beside(self, call: StartCall, entry: Entry) -> None:
         if isinstance(entry, FuseeError):

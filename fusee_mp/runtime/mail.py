@@ -14,9 +14,10 @@ import msgspec
 from fusee_mp.core import records as r
 from fusee_mp.core.placement import shard_of
 from fusee_mp.core.postbox import RESEND_MAX, Inbox, Outbox
+from fusee_mp.core.schedule_changes import NO_RUN
 from fusee_mp.errors import AlreadyExists, FuseeError, UnknownWorkflow
 from fusee_mp.payload.failure import encode_failure
-from fusee_mp.runtime.entries import Entry
+from fusee_mp.runtime.entries import Entry, is_open, number_of, status_of
 from fusee_mp.runtime.home import Found
 from fusee_mp.runtime.run import Run
 
@@ -139,6 +140,9 @@ class Mail:
         except msgspec.DecodeError as e:
             self._skip(source, f"not a record: {e}")
             return self._taken(source)
+        if isinstance(record, (r.Done, r.Refused)) and record.parent is not None and record.parent.run == NO_RUN:
+            self._shard.schedules.run_ended(record.parent, source)
+            return self._taken(source)
         done = False
         handled_at_once = True
 
@@ -153,7 +157,7 @@ class Mail:
             if not handled_at_once:
                 self._next(source.shard)
 
-        if isinstance(record, r.Child):
+        if isinstance(record, (r.Child, r.StartAsked)):
             self._shard.with_id(record.id, entered)
         else:
             id = record.id if isinstance(record, r.Send) else _parent_id(record)
@@ -182,6 +186,9 @@ class Mail:
         if isinstance(record, r.Child):
             self._start_child(message, record, source, entry)
             return
+        if isinstance(record, r.StartAsked):
+            self._start_asked(message, record, source, entry)
+            return
         run = entry if isinstance(entry, Run) and not entry.is_over else None
         if isinstance(record, r.Send):
             self._send_arrived(message, record, source, run)
@@ -204,7 +211,7 @@ class Mail:
             reason = record.payload.decode() or f'cancelled by workflow "{message.id}"'
             run.cancel_arrived(reason, source=source)
         else:
-            run.finish("terminated", b"", f'its parent "{message.id}" has ended', source=source)
+            run.finish("terminated", b"", record.payload.decode() or f'its parent "{message.id}" has ended', source=source)
 
     def _start_child(self, message: r.Message, child: r.Child, source: r.Source, entry: Run | Found | None) -> None:
         shard = self._shard
@@ -222,7 +229,22 @@ class Mail:
             shard.calls.new_run(r.Start(
                 0, now, child.id, child.type, child.input, deadline=deadline, parent=parent, close=child.close, source=source))
 
-    def _refuse(self, parent: r.Parent, child: r.Child, source: r.Source, error: FuseeError) -> None:
+    def _start_asked(self, message: r.Message, wish: r.StartAsked, source: r.Source, entry: Run | Found | None) -> None:
+        """A schedule or a window starts a run. A schedule's instant may have had its run: then it is not started again."""
+        is_scheduled = wish.scheduled_at is not None
+        parent = r.Parent(message.shard, message.id, NO_RUN, str(wish.scheduled_at)) if is_scheduled else None
+        if entry is not None and (is_scheduled or is_open(entry)):
+            said = f'"{wish.id}" was not started by "{message.id}": the ID is taken by run {number_of(entry)} ({status_of(entry)})'
+            LOG.error("shard %s: run %s", self._shard.shard, said)
+            if parent is not None:
+                self._refuse(parent, wish, source, AlreadyExists(said, id=wish.id))
+            else:
+                self._skip(source, said)
+            return
+        self._shard.calls.new_run(r.Start(
+            0, self._shard.clock(), wish.id, wish.type, wish.input, parent=parent, source=source, scheduled_at=wish.scheduled_at, zone=wish.zone))
+
+    def _refuse(self, parent: r.Parent, child: r.Child | r.StartAsked, source: r.Source, error: FuseeError) -> None:
         shard = self._shard
         to, no = self.address(parent.id)
         data = r.encode(r.Refused(shard.clock(), child.id, to, no, parent, encode_failure(error), source))
