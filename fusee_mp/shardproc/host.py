@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from fusee_mp.core import records as r
-from fusee_mp.errors import FuseeError, StorageError, Unavailable
+from fusee_mp.errors import FuseeError, StorageError, StorageFull, Unavailable
 from fusee_mp.keeper.owner import Keeper
 from fusee_mp.log import Log, LogOptions, TornTail
 from fusee_mp.log.data import acquire_soon
@@ -26,6 +26,7 @@ from fusee_mp.log.directory import LOCK, Lock, shard_directory
 from fusee_mp.shardproc.limits import LimitTable
 
 LOG: Final = logging.getLogger("fusee_mp.shard")
+PLACE_AGAIN_S: Final = 0.2
 RESTART_FIRST_S: Final = 0.05
 RESTART_MOST_S: Final = 5.0
 # A keeper that is behind and has not moved for one look is asked for a sign of life. Between two slices it can always give one; a
@@ -87,6 +88,8 @@ class ShardHost:
         self._keeper = keeper
         self._keeper_up = asyncio.Event()
         self._restart: asyncio.Task[None] | None = None
+        self._unplaced: deque[tuple[bytes, int, int]] = deque()
+        self._placing: asyncio.TimerHandle | None = None
         self._is_closing = False
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._adopt(keeper)
@@ -171,8 +174,28 @@ class ShardHost:
             await waiter
 
     def append(self, records: bytes, count: int) -> int:
-        """Append framed records under the current epoch; returns the LSN of the last."""
-        return self._log.append(records, count, self.epoch)
+        """Append framed records under the current epoch; returns the LSN of the last.
+
+        While the disk has no room even for running work they wait in memory, in order, and nothing after them becomes durable.
+        """
+        if not self._unplaced:
+            try:
+                return self._log.append(records, count, self.epoch)
+            except StorageFull as e:
+                LOG.error("%s: %s", self.directory, e)
+                self._placing = asyncio.get_running_loop().call_later(PLACE_AGAIN_S, self._place)
+        self._unplaced.append((records, count, self.epoch))
+        return self._log.last_lsn + sum(count for _, count, _ in self._unplaced)
+
+    def _place(self) -> None:
+        """Try again to place what found no room."""
+        while self._unplaced:
+            try:
+                self._log.append(*self._unplaced[0])
+            except StorageFull:
+                self._placing = asyncio.get_running_loop().call_later(PLACE_AGAIN_S, self._place)
+                return
+            self._unplaced.popleft()
 
     def _durable(self, lsn: int) -> None:
         self._keeper.publish(self._log.durable_position)
@@ -284,6 +307,8 @@ class ShardHost:
         if self._is_closing:
             return
         self._is_closing = True
+        if self._placing is not None:
+            self._placing.cancel()
         tasks = [task for task in (self._watch, self._restart) if task is not None]
         for task in tasks:
             task.cancel()
