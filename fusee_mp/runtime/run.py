@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 LOG: Final = logging.getLogger("fusee_mp.workflow")
 COMPLAINTS_MAX: Final = 8
+SWEEP_TASKS: Final = 64
 BEHAVIOUR: Final = f"cpython-{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -51,6 +52,7 @@ class Run:
         "shard", "number", "id", "journal", "loop", "context", "registered", "main", "tasks", "fresh", "gate", "steps", "signals",
         "cancel_asked", "is_over", "sealed", "broken", "quarantined", "quiet", "touched_ms",
         "complaints", "left_memory", "outcome", "said_quarantined", "offspring", "hands_on", "attributes", "conditions", "handlers", "is_parked",
+        "sweep_at",
         "is_paused", "pause_reason", "held_steps", "completions",
     )
 
@@ -65,6 +67,7 @@ class Run:
         self.context: RunContext | None = None
         self.main: RunTask | None = None
         self.tasks: list[RunTask] = []  # those that main did not itself await may be left when it ends
+        self.sweep_at = SWEEP_TASKS
         self.fresh: deque[tuple[r.Outcome, Any]] = deque()
         self.gate = gate
         self.steps: list[StepCall] = []  # asked in this turn
@@ -465,8 +468,9 @@ class Run:
             raise Sealed
         if self.main is not None:
             self.tasks.append(task)
-            if len(self.tasks) >= 64 and not len(self.tasks) & 63:
+            if len(self.tasks) >= self.sweep_at:
                 self.tasks = [task for task in self.tasks if not task.done()]
+                self.sweep_at = max(SWEEP_TASKS, 2 * len(self.tasks))  # so that a sweep costs each task a bounded part
 
     def woken_from_outside(self, why: str) -> None:
         """Perhaps from another thread."""
