@@ -130,8 +130,8 @@ class RunCtx(Ctx):
         self, name: str, send: Callable[[str], Any], *, returns: Any = Any, timeout: Duration | None = None, retry: Retry | None = None
     ) -> Any:
         run = self._run
-        options, limit_ms = _PLAIN if retry is None else _PLAIN.changed(retry=retry), to_ms_or_none(timeout, "completion timeout")
-        body = send.fn if isinstance(send, Step) else send
+        base, body = (send.options, send.fn) if isinstance(send, Step) else (_PLAIN, send)
+        options, limit_ms = base if retry is None else base.changed(retry=retry), to_ms_or_none(timeout, "completion timeout")
         call = ask_completion(run, checked_name("completion", name), body, options, codec_of(returns))
         late = TimeoutError(f'completion "{name}" was not completed within its timeout of {(limit_ms or 0) / 1000:g} s')
         timer = None if limit_ms is None else self._timer(limit_ms, f"completion {name}", _fail, call.future, late)

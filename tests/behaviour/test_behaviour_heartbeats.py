@@ -227,3 +227,28 @@ def test_a_body_that_blocks_the_loop_is_named_with_its_line_and_is_not_repeated(
 
 async def blocker(ctx: Ctx) -> str:
     return await ctx.step("b", blocks, heartbeat_timeout="500ms")
+
+
+async def beats_while_it_can() -> str:
+    for _ in range(25):
+        current_step().heartbeat()
+        await asyncio.sleep(0.02)
+    return "alive"
+
+
+async def holds_the_loop_up() -> None:
+    await asyncio.sleep(0.1)
+    time.sleep(0.5)
+
+
+@workflow
+async def side_by_side(ctx: Ctx) -> list[str | None]:
+    return list(await ctx.all([ctx.step("a", beats_while_it_can, heartbeat_timeout="150ms"), ctx.step("b", holds_the_loop_up)]))
+
+
+def test_a_body_that_holds_the_loop_up_makes_no_other_step_fail(place: Place) -> None:
+    async def main() -> None:
+        async with place.engine([side_by_side]) as engine:
+            assert await engine.execute(side_by_side, "s") == ["alive", None]
+
+    run(main())
