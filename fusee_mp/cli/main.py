@@ -34,6 +34,8 @@ COMMANDS: Final = {
     "complete": "Give a workflow what it waits for, by the token that its sender was given.",
     "pause": "Start no further step of a workflow until it is resumed.",
     "resume": "Let a paused workflow go on.",
+    "query": "Ask a workflow's code something, and print the answer.",
+    "update": "Change a workflow by its handler, and print the result.",
     "cancel": "Ask a workflow to end: its code can clean up.",
     "terminate": "End a workflow at once: its code is not asked.",
     "list": "List workflows, newest first.",

@@ -34,6 +34,18 @@ async def order(ctx: Ctx, order: Order) -> str:
 
 @workflow("approval")
 async def approval(ctx: Ctx) -> str:
+    voices: list[str] = []
+
+    def heard(who: str) -> int:
+        voices.append(who)
+        return len(voices)
+
+    def known(who: str) -> None:
+        if who == "nobody":
+            raise ValueError("nobody has no voice")
+
+    ctx.on_query("voices", lambda: voices)
+    ctx.on_update("heard", heard, known)
     if not await ctx.wait_for(APPROVED):
         raise ValueError("it was not approved")
     return "approved"
