@@ -55,11 +55,17 @@ if TYPE_CHECKING:
     from fusee_mp.sdk.retry import Fatal as Fatal
     from fusee_mp.sdk.retry import Retry as Retry
     from fusee_mp.sdk.run import Run as Run
+    from fusee_mp.sdk.schedules import ScheduleDetail as ScheduleDetail
+    from fusee_mp.sdk.schedules import ScheduleHandle as ScheduleHandle
+    from fusee_mp.sdk.schedules import ScheduleSpec as ScheduleSpec
+    from fusee_mp.sdk.schedules import schedule_run_id as schedule_run_id
     from fusee_mp.sdk.sync import SyncClient as SyncClient
     from fusee_mp.sdk.sync import SyncEngine as SyncEngine
     from fusee_mp.sdk.sync import SyncRun as SyncRun
     from fusee_mp.sdk.types import RunDetail as RunDetail
     from fusee_mp.sdk.types import RunStatus as RunStatus
+    from fusee_mp.sdk.windows import Batch as Batch
+    from fusee_mp.sdk.windows import Debounce as Debounce
     from fusee_mp.sdk.worker import Worker as Worker
 
 __version__ = "0.1.0"
@@ -84,8 +90,10 @@ _HOMES = {
     "sdk.limit": "Limit",
     "sdk.retry": "Fatal Retry",
     "sdk.run": "Run",
+    "sdk.schedules": "ScheduleDetail ScheduleHandle ScheduleSpec schedule_run_id",
     "sdk.sync": "SyncClient SyncEngine SyncRun",
     "sdk.types": "RunDetail RunStatus",
+    "sdk.windows": "Batch Debounce",
     "sdk.worker": "Worker",
 }
 _HOME_OF = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names.split()}

@@ -92,6 +92,24 @@ class ResumeCall(_Call, tag="resume"):
     repeat: bool = False
 
 
+class ResetCall(_Call, tag="reset"):
+    """A new run of the ID goes on before the `occurrence`-th step of this name."""
+
+    id: str
+    step: str
+    occurrence: int
+    request: str
+    repeat: bool = False
+
+
+class DeleteCall(_Call, tag="delete"):
+    """The ended runs of the ID are gone."""
+
+    id: str
+    request: str
+    repeat: bool = False
+
+
 class CompleteCall(_Call, tag="complete"):
     """An operation of run `run` that waits for this: what a token says, with its seal, and the outcome, a value or a failure."""
 
@@ -126,6 +144,7 @@ class StartedCall(_Call, tag="started"):
 
 Mutation: TypeAlias = (
     StartCall | SignalCall | CancelCall | TerminateCall | UpdateCall | StartWithUpdateCall | PauseCall | ResumeCall | CompleteCall
+    | ResetCall | DeleteCall
     | TimeMutation
 )
 Call: TypeAlias = Mutation | QueryCall | ResultCall | StartedCall | ScheduleCall | SchedulesCall

@@ -15,6 +15,7 @@ import msgspec
 from fusee_mp.core.calls import (
     Call, LimitCall, LimitState, Outcome, QueryCall, ResultCall, StartCall, Started, StartWithUpdateCall, UpdateCall,
 )
+from fusee_mp.core.time_calls import BackfillCall, ChangeScheduleCall, GatherCall, ScheduleCall, SchedulesCall, ScheduleShown
 from fusee_mp.errors import ProtocolError, Unavailable
 from fusee_mp.sdk.address import Address, parse_address
 from fusee_mp.sdk.connection import Connection, Lost, connect
@@ -32,6 +33,9 @@ GOOD_WHILE_S: Final = 15.0
 
 _ANSWERS: Final[dict[type, msgspec.msgpack.Decoder[Any]]] = {
     StartCall: msgspec.msgpack.Decoder(Started),
+    ScheduleCall: msgspec.msgpack.Decoder(ScheduleShown),
+    SchedulesCall: msgspec.msgpack.Decoder(list[ScheduleShown]),
+    **dict.fromkeys((ChangeScheduleCall, BackfillCall, GatherCall), msgspec.msgpack.Decoder()),
     **dict.fromkeys((ResultCall, UpdateCall, StartWithUpdateCall, QueryCall), msgspec.msgpack.Decoder(Outcome)),
 }
 

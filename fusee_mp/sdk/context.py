@@ -31,6 +31,7 @@ from fusee_mp.sdk.definitions import Step
 from fusee_mp.sdk.handling import register_query, register_update
 from fusee_mp.sdk.options import StepOptions
 from fusee_mp.sdk.retry import Retry
+from fusee_mp.sdk.schedules import local
 from fusee_mp.sdk.target import ANY, named, reason_text, target
 from fusee_mp.sdk.types import Close
 
@@ -70,7 +71,7 @@ class RunCtx(Ctx):
         start = run.journal.start
         self.workflow_id = start.id
         self.run_number = start.run
-        self.scheduled_at = None if start.scheduled_at is None else _instant(start.scheduled_at)
+        self.scheduled_at = None if start.scheduled_at is None else local(start.scheduled_at, start.zone or "UTC")
         self._seed = start.seed
         self._random: Random | None = None
         self._log: RunLog | None = None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
 
@@ -28,6 +28,7 @@ from fusee_mp.sdk.handling import update_id_of, updated
 from fusee_mp.sdk.limit import Limit
 from fusee_mp.sdk.run import Run
 from fusee_mp.sdk.target import ANY, changed, target
+from fusee_mp.sdk.timed_methods import TimedMethods
 from fusee_mp.sdk.types import OnFinished, OnRunning, RunDetail, RunStatus, Where
 
 I = TypeVar("I")  # noqa: E741
@@ -36,7 +37,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
-class Methods(ABC):
+class Methods(TimedMethods):
     """What can be asked of workflows, from anywhere."""
 
     def __init__(self) -> None:

@@ -53,12 +53,12 @@ class Run(Generic[R_co]):
         TimeoutError when `timeout` passes first, which leaves the run alone."""
         from fusee_mp.sdk.methods import unpack
 
-        outcome = await _within(timeout, self._call(ResultCall(self.id)))
+        outcome = await within(timeout, self._call(ResultCall(self.id)))
         return unpack(outcome, self.id, self._codec)  # type: ignore[no-any-return]
 
     async def started(self, timeout: Duration | None = None) -> None:
         """Wait until the ID has a run. Raises the builtin TimeoutError."""
-        await _within(timeout, self._call(StartedCall(self.id)))
+        await within(timeout, self._call(StartedCall(self.id)))
 
     async def status(self) -> RunStatus | None:
         return await self._home.status(self.id)
@@ -130,7 +130,7 @@ class Run(Generic[R_co]):
         await self._call(ResumeCall(self.id, *self._home._request(request_id)))
 
 
-async def _within(timeout: Duration | None, answer: Any) -> Any:
+async def within(timeout: Duration | None, answer: Any) -> Any:
     ms = to_ms_or_none(timeout, "timeout")
     if ms is None:
         return await answer
