@@ -2,10 +2,9 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
+import importlib.util
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,11 +34,14 @@ CHANGED = SHOP.replace('"charge", act', '"refund", act')
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory that the first version of the module made; nothing here writes to it."""
     place = tmp_path_factory.mktemp("made")
-    names: dict[str, Any] = {"__name__": "shop_before"}
-    exec(SHOP, names)
+    (place / "shop_first.py").write_text(SHOP)
+    spec = importlib.util.spec_from_file_location("shop_first", place / "shop_first.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
 
     async def fill() -> None:
-        async with Engine.open(place / "data", workflows=[names["shop"], names["other"]], shards=2) as engine:
+        async with Engine.open(place / "data", workflows=[module.shop, module.other], shards=2) as engine:
             for n in range(4):
                 await engine.execute("shop", f"s{n}", n)
             await engine.execute("other", "o/1")
