@@ -77,6 +77,7 @@ class Stage:
     def _play(self, shard: ShardRuntime, home: _Shut, journal: Journal[Any], then: Iterable[r.Outcome]) -> Performance:
         run = Run(shard, journal, shard.registry.get(journal.start.type), shard.lsn)
         run.fresh.extend((outcome, UNSET) for outcome in then)
+        journal.unfed_updates += sum(isinstance(outcome, r.Update) for outcome, _ in run.fresh)
         shard.enter(run)
         shard.work()
         steps = [Ask(call.op, f'step "{call.name}"') for call in journal.open.values() if isinstance(call, StepCall)]

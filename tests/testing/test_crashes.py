@@ -5,11 +5,13 @@ import asyncio
 import itertools
 from typing import Any
 
-from fusee_mp import Ctx, Workflow, WorkflowFailed, signal, testing, workflow
+from fusee_mp import Ctx, Replayer, Workflow, WorkflowFailed, signal, testing, update, workflow
 from fusee_mp.testing import crashes
 from fusee_mp.testing.crashes import crash_everywhere, watching
 
 GO = signal("go", int)
+ADD = update("add", int, returns=int)
+TOKENS: list[str] = []
 COUNTER = itertools.count()
 
 
@@ -83,6 +85,51 @@ def after_running(definition: Workflow[Any, Any], *more: Workflow[Any, Any], val
 
 def test_code_that_is_a_function_of_its_journal_comes_to_the_same_end_after_any_crash() -> None:
     assert after_running(rich, small, value=4) == []
+
+
+@workflow
+async def asked(ctx: Ctx) -> list[Any]:
+    """What others change, complete and pause."""
+    total: list[int] = []
+
+    async def add(n: int) -> int:
+        total.append(await ctx.step("double", double, n))
+        return sum(total)
+
+    ctx.on_update(ADD, add)
+    changed = ctx.patched("a change")
+    await ctx.sleep("1h")
+    answer = await ctx.completion("answer", TOKENS.append, returns=int)
+    await ctx.wait_for(GO)
+    return [total, answer, changed]
+
+
+@workflow
+async def counting(ctx: Ctx, n: int) -> int:
+    await ctx.step("double", double, n)
+    return n if n == 3 else await ctx.continue_as_new(counting, n + 1)
+
+
+def test_updates_completions_pauses_and_runs_that_continue_survive_any_crash() -> None:
+    async def body() -> list[str]:
+        async with testing.engine(workflows=[asked, counting]) as engine:
+            run = await engine.start(asked, "run")
+            assert await run.update(ADD, 4) == 8
+            await engine.skip("2h")
+            assert await run.update(ADD, 5) == 18
+            await engine.complete(TOKENS.pop(), 9)
+            await run.pause()
+            await engine.skip("1h")
+            await run.resume()
+            await run.signal(GO, 1)
+            assert await run.result() == [[8, 10], 9, True]
+            assert await engine.execute(counting, "counting", 1) == 3
+            journals = await engine.journals()
+            replayer = Replayer(workflows=[asked, counting])
+            assert [replayer.replay(journal).error for journal in journals] == [None] * 4
+            return crash_everywhere([asked, counting], journals)
+
+    assert asyncio.run(body()) == []
 
 
 def test_a_run_that_fails_comes_to_the_same_failure() -> None:
