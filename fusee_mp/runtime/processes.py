@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -34,6 +35,7 @@ CALL, BEAT, VALUE, FAILED = range(4)
 LENGTH_BYTES: Final = 4
 IDLE_S: Final = 60.0
 REAP_S: Final = 0.005
+RECEIVE_BYTES: Final = 1 << 18
 _PROGRAM: Final = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from fusee_mp.runtime.process_body import main; main()"
 
 
@@ -69,7 +71,6 @@ class Processes:
         self._all: set[BodyProcess] = set()
         self._idle: list[BodyProcess] = []
         self._waiting: deque[Job] = deque()
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
     def start(self, step: StepCall, settled: Settled) -> asyncio.Future[None] | None:
@@ -98,9 +99,6 @@ class Processes:
     def _make(self) -> BodyProcess:
         process = BodyProcess(self, self._loop)
         self._all.add(process)
-        task = self._loop.create_task(process.connect())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
         return process
 
     def _stop(self, job: Job) -> None:
@@ -125,82 +123,76 @@ class Processes:
         """Kill them all, and wait until they are gone."""
         self._is_closed = True
         self._waiting.clear()
-        for task in self._tasks:
-            task.cancel()
-        for process in list(self._all):
+        for process in self._all:
             process.kill()
-        for process in list(self._all):
+        for process in self._all:
             process.wait()
-        self._all.clear()
 
 
-class BodyProcess(asyncio.Protocol):
-    """One of them, and the body that it runs."""
+class BodyProcess:
+    """One of them, and the body that it runs. Its own task reads the socket, closes it and reaps the process."""
 
     def __init__(self, owner: Processes, loop: asyncio.AbstractEventLoop) -> None:
         self._owner = owner
         self._loop = loop
         self.job: Job | None = None
-        self._transport: asyncio.Transport | None = None
-        self._received = bytearray()
         self._rest: asyncio.TimerHandle | None = None
         self._socket, theirs = socket.socketpair()
+        self._socket.setblocking(False)
         with theirs:
             # On the loop's thread, since the kernel kills a child when the thread that made it ends.
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
             )
-
-    async def connect(self) -> None:
-        try:
-            await self._loop.create_unix_connection(lambda: self, sock=self._socket)
-        except BaseException:
-            self._socket.close()
-            raise
+        self._reading = loop.create_task(self._read())
+        self._sending: asyncio.Task[None] | None = None
 
     def run(self, job: Job) -> None:
         if self._rest is not None:
             self._rest.cancel()
             self._rest = None
         self.job = job
-        if self._transport is not None:
-            self._send(job)
+        self._sending = self._loop.create_task(self._send(job.call))
 
-    def _send(self, job: Job) -> None:
-        assert self._transport is not None
-        self._transport.write((len(job.call) + 1).to_bytes(LENGTH_BYTES, "little") + bytes((CALL,)) + job.call)
+    async def _send(self, call: bytes) -> None:
+        with contextlib.suppress(OSError):  # it has ended, which the reading side sees too
+            await self._loop.sock_sendall(self._socket, (len(call) + 1).to_bytes(LENGTH_BYTES, "little") + bytes((CALL,)) + call)
 
     def kill(self) -> None:
         self._process.kill()
 
     def wait(self) -> None:
+        """It was killed: wait until it is gone. The socket closes in the loop's next turn."""
         self._process.wait()
-        if self._transport is not None:
-            self._transport.abort()
-        else:
-            self._socket.close()
+        self._reading.cancel()
 
     def _retire(self) -> None:
         self._owner.gone(self)
         self.kill()
 
-    # What the socket brings.
+    async def _read(self) -> None:
+        received = bytearray()
+        try:
+            with contextlib.suppress(ConnectionError):
+                while data := await self._loop.sock_recv(self._socket, RECEIVE_BYTES):
+                    received += data
+                    self._take_frames(received)
+            while (status := self._process.poll()) is None:
+                await asyncio.sleep(REAP_S)
+            self._ended(status)
+        finally:
+            if self._sending is not None:
+                self._sending.cancel()
+            self._socket.close()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        if self.job is not None:
-            self._send(self.job)
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        while len(self._received) >= LENGTH_BYTES:
-            end = LENGTH_BYTES + int.from_bytes(self._received[:LENGTH_BYTES], "little")
-            if len(self._received) < end:
+    def _take_frames(self, received: bytearray) -> None:
+        while len(received) >= LENGTH_BYTES:
+            end = LENGTH_BYTES + int.from_bytes(received[:LENGTH_BYTES], "little")
+            if len(received) < end:
                 return
-            frame = bytes(self._received[LENGTH_BYTES:end])
-            del self._received[:end]
+            frame = bytes(received[LENGTH_BYTES:end])
+            del received[:end]
             self._take(frame[0], frame[1:])
 
     def _take(self, kind: int, content: bytes) -> None:
@@ -215,16 +207,9 @@ class BodyProcess(asyncio.Protocol):
         self._rest = self._loop.call_later(IDLE_S, self._retire)
         self._owner.free(self)
 
-    def connection_lost(self, _error: Exception | None) -> None:
+    def _ended(self, status: int) -> None:
         if self._rest is not None:
             self._rest.cancel()
-        self._reap()
-
-    def _reap(self) -> None:
-        status = self._process.poll()
-        if status is None:
-            self._loop.call_later(REAP_S, self._reap)
-            return
         self._owner.gone(self)
         if self.job is not None:
             how = f"signal {-status}" if status < 0 else f"exit status {status}"

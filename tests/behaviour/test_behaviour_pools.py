@@ -278,7 +278,8 @@ async def pools_of_mine(ctx: Ctx) -> list[Any]:
 
 def test_executors_of_the_users_own_work_and_a_closed_one_fails_the_step() -> None:
     async def main() -> None:
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as processes:
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as processes:
+            assert processes.submit(half, 2).result() == 1  # it forks here, before there are threads
             PROCESSES[:] = [processes]
             async with Place(None).engine([pools_of_mine]) as engine:
                 assert await engine.execute(pools_of_mine, "p") == ["mine_0", 4, True]
