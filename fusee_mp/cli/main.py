@@ -40,6 +40,7 @@ COMMANDS: Final = {
     "terminate": "End a workflow at once: its code is not asked.",
     "list": "List workflows, newest first.",
     "count": "Count workflows.",
+    "schedule": "Start workflows by time: make, look at and change schedules.",
     "shards": "Show the server's shards: who holds them and how far they are.",
     "check": "Look through workflow code for what breaks replay.",
     "export": "Read journals of runs out of a data directory.",

@@ -83,7 +83,7 @@ def _start(run: Run, wish: ContinueAsNew) -> r.Start:
     old = run.journal.start
     return r.Start(
         0, run.tick(), run.id, wish.type, wish.input, deadline=old.deadline, attributes=_merged(old.attributes, run.attributes),
-        parent=old.parent, close=old.close, origin=run.number, scheduled_at=old.scheduled_at,
+        parent=old.parent, close=old.close, origin=run.number, scheduled_at=old.scheduled_at, zone=old.zone,
     )
 
 
