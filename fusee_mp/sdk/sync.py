@@ -23,7 +23,7 @@ from fusee_mp.sdk.client import Client
 from fusee_mp.sdk.config import Config
 from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.engine import Engine
-from fusee_mp.sdk.handles import Sends
+from fusee_mp.sdk.handles import Asks, Changes, Sends
 from fusee_mp.sdk.methods import Methods
 from fusee_mp.sdk.run import Run
 from fusee_mp.sdk.types import OnFinished, OnRunning, RunDetail, RunStatus, Where
@@ -154,6 +154,26 @@ class SyncRun(Generic[R_co]):
         """Send a signal; on return it is durable. Raises NotFound, and Rejected when the run has ended."""
         self._thread.call(lambda: self._run.signal(s, value, request_id=request_id))
 
+    @overload
+    def update(self, u: Changes[None, R], value: None = None, *, update_id: str | None = None) -> R: ...
+    @overload
+    def update(self, u: Changes[A, R], value: A, *, update_id: str | None = None) -> R: ...
+    @overload
+    def update(self, u: str, value: object = None, *, update_id: str | None = None) -> Any: ...
+    def update(self, u: Any, value: Any = None, *, update_id: str | None = None) -> Any:
+        """Change the run by its handler of this update, and return the recorded result. Raises as `Run.update` does."""
+        return self._thread.call(lambda: self._run.update(u, value, update_id=update_id))
+
+    @overload
+    def query(self, q: Asks[None, R], arg: None = None) -> R: ...
+    @overload
+    def query(self, q: Asks[A, R], arg: A) -> R: ...
+    @overload
+    def query(self, q: str, arg: object = None) -> Any: ...
+    def query(self, q: Any, arg: Any = None) -> Any:
+        """Ask the run's code, also after the run's end. Raises as `Run.query` does."""
+        return self._thread.call(lambda: self._run.query(q, arg))
+
     def cancel(self, reason: str = "", *, request_id: str | None = None) -> None:
         """Ask the run to end: its code sees asyncio.CancelledError at its next await. A second cancel changes nothing."""
         self._thread.call(lambda: self._run.cancel(reason, request_id=request_id))
@@ -198,6 +218,18 @@ class SyncMethods(Generic[M]):
     def start(self, workflow: Any, id: str | None, input: Any = None, **options: Unpack[StartOptions]) -> SyncRun[Any]:
         """Start a run; on return it is durable. Options and errors are those of `Engine.start`."""
         return SyncRun(self._thread, self._thread.call(lambda: self._home.start(workflow, id, input, **options)))
+
+    @overload
+    def update_with_start(self, workflow: Workflow[I, R], id: str, input: I, update: Changes[A, T], value: A, *,
+                          update_id: str | None = None) -> tuple[SyncRun[R], T]: ...
+    @overload
+    def update_with_start(self, workflow: str, id: str, input: object, update: str, value: object, *,
+                          update_id: str | None = None) -> tuple[SyncRun[Any], Any]: ...
+    def update_with_start(self, workflow: Any, id: str, input: Any, update: Any, value: Any, *,
+                          update_id: str | None = None) -> tuple[SyncRun[Any], Any]:
+        """Update the open run of the ID, or start one with the update in one record. As `Engine.update_with_start`."""
+        run, result = self._thread.call(lambda: self._home.update_with_start(workflow, id, input, update, value, update_id=update_id))
+        return SyncRun(self._thread, run), result
 
     @overload
     def execute(self, workflow: Workflow[None, R], id: str | None, input: None = None, **options: Unpack[StartOptions]) -> R: ...
