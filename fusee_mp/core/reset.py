@@ -24,8 +24,8 @@ _OF_STEPS: Final = (r.StepDone, r.Attempt, r.Heartbeat, r.Awaiting, r.Completed)
 class Plan(NamedTuple):
     """kept: the new run's journal so far, beginning with the start. again: what is fed to it then. Both as the old run has them."""
 
-    kept: list[r.RunRecord]
-    again: list[r.RunRecord]
+    kept: Sequence[r.RunRecord]
+    again: Sequence[r.RunRecord]
 
     @property
     def children(self) -> set[tuple[int, str]]:

@@ -19,6 +19,7 @@ from fusee_mp.core.calls import (
     Outcome,
     PauseCall,
     QueryCall,
+    ResetCall,
     ResultCall,
     ResumeCall,
     SignalCall,
@@ -66,7 +67,7 @@ class Calls:
         self._does: dict[type, Callable[[Any], None]] = {
             StartCall: self._start, SignalCall: self._signal, CancelCall: self._cancel, TerminateCall: self._terminate,
             UpdateCall: self.handlers.update, StartWithUpdateCall: self.handlers.start_with_update,
-            PauseCall: self._of_runs.pause, ResumeCall: self._of_runs.resume, CompleteCall: self._of_runs.complete,
+            ResetCall: self._of_runs.reset, PauseCall: self._of_runs.pause, ResumeCall: self._of_runs.resume, CompleteCall: self._of_runs.complete,
             **self.timed.does,
         }
 

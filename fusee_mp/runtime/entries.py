@@ -31,6 +31,13 @@ def status_of(entry: Run | Found) -> str:
     return "paused" if entry.is_paused else "running"
 
 
+def payload_of(entry: Run | Found) -> bytes:
+    """What it ended with."""
+    if isinstance(entry, Found):
+        return entry.payload
+    return entry.outcome.payload if entry.outcome is not None else b""
+
+
 def too_late(entry: Run | Found) -> Rejected:
     status = status_of(entry)
     return Rejected(f'workflow "{entry.id}" has ended as {status}: nothing can be sent to it', id=entry.id, status=status)

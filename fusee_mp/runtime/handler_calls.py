@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from fusee_mp.store.results import Journal
 
 # The ID lives on in another run, which decides about updates that this one had not accepted.
-_HANDS_OVER: Final = ("continued_as_new", "reset")
 
 
 class HandlerCalls:
@@ -185,15 +184,16 @@ class HandlerCalls:
         assert run.outcome is not None
         for waiting in self._waiting.pop(run.number, {}).values():
             for accepted in waiting:
-                self._calls.done(accepted, run.gate, run.outcome)
+                if run.hands_on:  # the run that goes on has accepted it too, or is asked
+                    self._shard.hold(run.gate, self.update, accepted)
+                else:
+                    self._calls.done(accepted, run.gate, run.outcome)
         for call, reply in self._taken_back(run.handlers):
             if isinstance(call, QueryCall):
                 self._shard.hold(run.gate, self.query, call, reply)
-            elif isinstance(call, UpdateCall) and run.hands_on:
-                self._shard.hold(run.gate, self.update, call)
             elif isinstance(call, StartWithUpdateCall):
                 self._shard.hold(run.gate, self.start_with_update, call)
-            elif run.outcome.status in _HANDS_OVER:
+            elif run.hands_on:
                 self._shard.hold(run.gate, self.update, call)
             else:
                 self._calls.refuse(call, run.gate, too_late(run))

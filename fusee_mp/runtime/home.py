@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from fusee_mp.core.records import Parent
 from fusee_mp.runtime.limits import Limits
 
 class Home(Protocol):
@@ -55,6 +56,7 @@ class Found(Struct, array_like=True, gc=False):
     status: str
     payload: bytes
     reason: str
+    parent: Parent | None = None
 
     @property
     def is_open(self) -> bool:

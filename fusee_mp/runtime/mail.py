@@ -17,7 +17,7 @@ from fusee_mp.core.postbox import RESEND_MAX, Inbox, Outbox
 from fusee_mp.core.schedule_changes import NO_RUN
 from fusee_mp.errors import AlreadyExists, FuseeError, UnknownWorkflow
 from fusee_mp.payload.failure import encode_failure
-from fusee_mp.runtime.entries import Entry, is_open, number_of, status_of
+from fusee_mp.runtime.entries import Entry, is_open, number_of, payload_of, status_of
 from fusee_mp.runtime.home import Found
 from fusee_mp.runtime.run import Run
 
@@ -215,7 +215,9 @@ class Mail:
 
     def _start_child(self, message: r.Message, child: r.Child, source: r.Source, entry: Run | Found | None) -> None:
         shard = self._shard
-        parent = r.Parent(message.shard, message.id, child.run, child.op)
+        parent = r.Parent(message.shard, message.id, child.started_by or child.run, child.started_op or child.op)
+        if child.started_by and entry is not None and _is_child_of(entry, parent) and self._is_answered(entry, parent, child, source):
+            return
         if isinstance(entry, Run) and not entry.is_over or isinstance(entry, Found) and entry.is_open:
             self._refuse(parent, child, source, AlreadyExists(
                 f'child "{child.id}" was not started: a run of this ID is open already. Give the child an ID of its own', id=child.id))
@@ -244,10 +246,26 @@ class Mail:
         self._shard.calls.new_run(r.Start(
             0, self._shard.clock(), wish.id, wish.type, wish.input, parent=parent, source=source, scheduled_at=wish.scheduled_at, zone=wish.zone))
 
+    def _is_answered(self, entry: Run | Found, parent: r.Parent, child: r.Child, source: r.Source) -> bool:
+        """A run of the parent's ID, reset after its end, asks for a child that it had: False when that was closed with the parent."""
+        if is_open(entry):
+            self._skip(source, f'the child "{child.id}" runs already')
+            return True
+        status = status_of(entry)
+        if status not in ("ok", "failed"):
+            return False
+        self._answer(parent, child, source, status, payload_of(entry))
+        return True
+
     def _refuse(self, parent: r.Parent, child: r.Child | r.StartAsked, source: r.Source, error: FuseeError) -> None:
+        self._answer(parent, child, source, "refused", encode_failure(error))
+
+    def _answer(
+        self, parent: r.Parent, child: r.Child | r.StartAsked, source: r.Source, status: str, payload: bytes
+    ) -> None:
         shard = self._shard
         to, no = self.address(parent.id)
-        data = r.encode(r.Refused(shard.clock(), child.id, to, no, parent, encode_failure(error), source))
+        data = r.encode(r.Refused(shard.clock(), child.id, to, no, parent, payload, source, status))
         self.post(child.id, to, no, data, shard.append(data))
 
 
@@ -268,6 +286,11 @@ def _is_meant(record: r.Send, message: r.Message, run: Run) -> bool:
         return True
     parent = run.journal.start.parent
     return parent is not None and parent.id == message.id and parent.run == (record.child_by or record.run) and parent.op == record.child
+
+
+def _is_child_of(entry: Run | Found, parent: r.Parent) -> bool:
+    found = entry.journal.start.parent if isinstance(entry, Run) else entry.parent
+    return found is not None and (found.id, found.run, found.op) == (parent.id, parent.run, parent.op)
 
 
 def _parent_id(record: r.Record) -> str:

@@ -51,7 +51,7 @@ class Run:
     __slots__ = (
         "shard", "number", "id", "journal", "loop", "context", "registered", "main", "tasks", "fresh", "gate", "steps", "signals",
         "cancel_asked", "is_over", "sealed", "broken", "quarantined", "quiet", "touched_ms",
-        "complaints", "left_memory", "outcome", "said_quarantined", "offspring", "hands_on", "attributes", "conditions", "handlers", "is_parked",
+        "complaints", "left_memory", "outcome", "said_quarantined", "offspring", "hands_on", "is_frozen", "attributes", "conditions", "handlers", "is_parked",
         "sweep_at",
         "is_paused", "pause_reason", "held_steps", "completions",
     )
@@ -90,6 +90,7 @@ class Run:
         self.said_quarantined = ""
         self.offspring: Offspring | None = None  # made with its first child
         self.attributes: list[bytes] = []  # what it merged into those of its start
+        self.is_frozen = False  # its code is gone, and what arrives waits for a reset or its return
         self.hands_on = False  # it ends, and another run of its ID goes on in its place
         self.touched_ms = 0
         self.complaints: list[str] = []
@@ -126,7 +127,7 @@ class Run:
 
     def pump(self) -> None:
         """Feed what there is, one outcome at a time; then let the asked steps begin. Only the shard calls this."""
-        if self.is_over:
+        if self.is_over or self.is_frozen:
             return
         if self.quarantined is not None:
             self.shard.residence.leave(self)  # what arrived is recorded; the code is tried again when the run is next loaded
@@ -399,6 +400,12 @@ class Run:
         if self.handlers is not None:
             self.handlers.forget()
 
+    def freeze(self) -> None:
+        """Take the code away; the run stays, and records what arrives."""
+        if not self.is_frozen:
+            self.is_frozen = True
+            self.drop()
+
     # What the loop and the context ask for.
 
     def check_open(self) -> None:
@@ -516,7 +523,7 @@ class Run:
     @property
     def is_quiet(self) -> bool:
         """It waits only for timers, signals and children: nothing runs for it."""
-        if self.is_over or self.fresh or self.steps or self.quarantined is not None:
+        if self.is_over or self.is_frozen or self.fresh or self.steps or self.quarantined is not None:
             return False
         if self.handlers is not None and self.handlers.is_asked:
             return False

@@ -1,14 +1,15 @@
-# Pausing, resuming and completing, as they are asked of a shard.
+# Pausing, resuming, resetting and completing, as they are asked of a shard.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from fusee_mp.core import records as r
-from fusee_mp.core.calls import CompleteCall, PauseCall, ResumeCall
+from fusee_mp.core.calls import CompleteCall, PauseCall, ResetCall, ResumeCall
 from fusee_mp.errors import FuseeError, NotFound, Rejected
 from fusee_mp.runtime import pausing
 from fusee_mp.runtime.completions import complete
 from fusee_mp.runtime.entries import Entry, lsn_of, status_of, too_late
+from fusee_mp.runtime.resetting import Reset
 from fusee_mp.runtime.run import Run
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ class RunCalls:
             self._calls.done(call, run.gate, None)
 
         self._calls.with_open_run(call, deliver)
+
+    def reset(self, call: ResetCall) -> None:
+        Reset(self._shard, self._calls, call).begin()
 
     def resume(self, call: ResumeCall) -> None:
         def deliver(run: Run) -> None:

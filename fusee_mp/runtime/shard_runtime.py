@@ -453,7 +453,7 @@ class ShardRuntime:
             row = await self.home.read("find", (id,))
         except FuseeError as e:
             return e
-        return None if row is None else Found(row.run, id, row.type, row.status, row.result or b"", row.reason)
+        return None if row is None else Found(row.run, id, row.type, row.status, row.result or b"", row.reason, row.parent)
 
     async def _loaded(self, found: Found) -> Entry:
         try:

@@ -11,6 +11,7 @@ from fusee_mp.core.calls import (
     CancelCall,
     PauseCall,
     QueryCall,
+    ResetCall,
     ResultCall,
     ResumeCall,
     SignalCall,
@@ -20,6 +21,8 @@ from fusee_mp.core.calls import (
 )
 from fusee_mp.core.placement import shard_of
 from fusee_mp.duration import Duration, to_ms_or_none
+from fusee_mp.errors import Rejected
+from fusee_mp.names import checked_name
 from fusee_mp.payload.converter import Codec
 from fusee_mp.sdk.handles import Asks, Changes, Sends
 from fusee_mp.sdk.handling import answered, update_id_of, updated
@@ -124,6 +127,18 @@ class Run(Generic[R_co]):
     async def pause(self, reason: str = "", *, request_id: str | None = None) -> None:
         """Start no further step body of the run until it is resumed. Bodies that run may end, and what arrives is recorded."""
         await self._call(PauseCall(self.id, reason_text(reason), *self._home._request(request_id)))
+
+    async def reset(self, step_name: str, *, occurrence: int = 1, request_id: str | None = None) -> None:
+        """Go on before a step: a new run of the ID takes the results before it from the journal, and runs the step again, with another
+        idempotency key. On return that is durable. Works on open, quarantined, failed and other ended runs; an open one ends as `reset`.
+
+        occurrence: which step of that name, counted from 1. Signals that came after the step are fed again.
+        Raises Rejected, naming the steps there are, when there is none such; NotFound; Busy.
+        """
+        if not isinstance(occurrence, int) or occurrence < 1:
+            raise Rejected(f"reset(occurrence=) counts from 1, not {occurrence!r}")
+        step = checked_name("step", step_name)
+        await self._call(ResetCall(self.id, step, occurrence, *self._home._request(request_id)))
 
     async def resume(self, *, request_id: str | None = None) -> None:
         """Let the run go on; a step that had used up its attempts has all of them again. On a run that is not paused: nothing."""
