@@ -184,7 +184,7 @@ def test_records_of_unknown_runs_are_counted_and_change_nothing() -> None:
 
 
 def test_every_kind_is_folded_by_rule_or_only_kept_in_the_journal() -> None:
-    only_kept = {r.StepDone, r.Attempt, r.Timer, r.Fired, r.Inherited, r.Patched}
+    only_kept = {r.StepDone, r.Attempt, r.Timer, r.Fired, r.Inherited, r.Patched, r.Heartbeat, r.Awaiting, r.UpdateDone}
     assert set(r.KIND) == set(_OF_RUN) | set(_OF_SHARD) | only_kept | {r.Start}
 
 
