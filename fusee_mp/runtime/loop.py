@@ -149,7 +149,7 @@ class _Looking(_Closed):
     """The queue while a query or a validator runs."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"{what} only looks, so it may not start or wake anything: change things in the workflow or in an update's handler")
+        super().__init__(f"{what} only looks, so it may not start or wake anything: do that in the workflow or in an update's handler")
 
 
 class _Outside(_Closed):

@@ -142,7 +142,8 @@ class Ctx(ABC):
         """Answer this query from now on, also after the end. The function changes nothing and calls no operation."""
 
     @overload
-    def on_update(self, update: Update[None, R], handler: Callable[[], Awaitable[R]], validator: Callable[[], None] | None = None) -> None: ...
+    def on_update(self, update: Update[None, R], handler: Callable[[], Awaitable[R]],
+                  validator: Callable[[], None] | None = None) -> None: ...
     @overload
     def on_update(self, update: Update[A, R], handler: Callable[[A], Awaitable[R]],
                   validator: Callable[[A], None] | None = None) -> None: ...

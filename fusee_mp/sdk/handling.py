@@ -82,7 +82,8 @@ def updated(outcome: Outcome, id: str, name: str, returns: Codec) -> Any:
     if outcome.status == "refused":
         raise Rejected(outcome.reason, id=id, update=name)
     if outcome.status == "cancelled":
-        raise Cancelled(f'update "{name}" of workflow "{id}" was cancelled{_because(outcome.reason)}', id=id, update=name, reason=outcome.reason)
+        because = f": {outcome.reason}" if outcome.reason else ""
+        raise Cancelled(f'update "{name}" of workflow "{id}" was cancelled{because}', id=id, update=name, reason=outcome.reason)
     return answered(outcome, id, name, returns, "update")
 
 
@@ -93,7 +94,3 @@ def answered(outcome: Outcome, id: str, name: str, returns: Codec, word: str = "
     cause = rebuild_failure(outcome.payload)
     error: FuseeError = WorkflowFailed(f'{word} "{name}" of workflow "{id}" failed with {type(cause).__name__}: {cause}', id=id, name=name)
     raise error from cause
-
-
-def _because(reason: str) -> str:
-    return f": {reason}" if reason else ""

@@ -15,7 +15,18 @@ from behaviour_places import Place, has_status, run, until
 from behaviour_workflows import notes
 
 from fusee_mp import (
-    Cancelled, Ctx, Engine, NonDeterminismError, NotFound, PayloadError, Rejected, Replayer, Terminated, Workflow, WorkflowFailed, export,
+    Cancelled,
+    Ctx,
+    Engine,
+    NonDeterminismError,
+    NotFound,
+    PayloadError,
+    Rejected,
+    Replayer,
+    Terminated,
+    Workflow,
+    WorkflowFailed,
+    export,
 )
 
 HERE = Path(__file__).parent
@@ -262,7 +273,8 @@ def test_an_accepted_update_hears_how_its_run_was_ended(place: Place) -> None:
 def test_an_update_in_flight_at_a_crash_is_finished_after_it(kept: Place) -> None:
     """C16, embedded"""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE)])}
-    child = subprocess.Popen([sys.executable, str(HERE / "behaviour_handlers.py"), str(kept.dir)], env=environment, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, str(HERE / "behaviour_handlers.py"), str(kept.dir)]
+    child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     with child:
         assert child.stdout is not None and child.stdout.readline() == "accepted\n"
         child.kill()
@@ -315,7 +327,8 @@ def test_a_query_tells_the_state_and_records_nothing(place: Place) -> None:
             cart_run = await engine.start(cart, "c")
             await cart_run.update(ADD, "pen")
             before = await kinds(engine, "c")
-            assert (await cart_run.query(ITEMS), await cart_run.query(COUNT, "pen"), await cart_run.query("count", "ink")) == (["pen"], 1, 0)
+            assert await cart_run.query(ITEMS) == ["pen"]
+            assert (await cart_run.query(COUNT, "pen"), await cart_run.query("count", "ink")) == (1, 0)
             await refused(cart_run.query("price"), '"price"', '"count", "items"')
             with pytest.raises(PayloadError):
                 await cart_run.query("count", 7)

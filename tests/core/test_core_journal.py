@@ -234,3 +234,28 @@ def test_the_last_attempt_is_known_after_a_crash() -> None:
 def test_a_journal_without_its_start_is_refused(log: list[Any]) -> None:
     with pytest.raises(NonDeterminismError, match="begins with a start record"):
         Journal.recover(log)
+
+
+def test_an_update_that_came_with_the_start_is_the_first_outcome() -> None:
+    first = r.Start(1, 1_000, "order-1", "checkout", b"null", update=r.Update(1, 1_000, "add", "u-1", b"5"))
+    later = r.Update(1, 1_002, "add", "u-2", b"6")
+    journal: Journal[str] = Journal.recover([first, r.Signal(1, 1_001, "go", b"1"), later])
+    assert journal.unfed_updates == 2 and Journal(first).unfed_updates == 1
+    fed = []
+    while (outcome := journal.next()) is not None:
+        journal.pass_time(outcome)
+        fed.append(outcome)
+    assert fed == [first.update, r.Signal(1, 1_001, "go", b"1"), later]
+    assert journal.unfed_updates == 0
+
+
+def test_the_answer_to_an_update_is_asked_for_and_may_not_be_left_out() -> None:
+    log = [START, r.Update(1, 1_001, "add", "u-1", b"5"), r.UpdateDone(1, 1_002, "u1/1", "add", "u-1", "ok", b"5")]
+    journal: Journal[str] = Journal.recover(log)
+    assert journal.ask("u1/1", "answer", "add") == log[2]
+    journal.live()
+    journal = Journal.recover(log)
+    with pytest.raises(NonDeterminismError, match='answer "add"'):
+        journal.ask("u1/1", "step", "charge")
+    with pytest.raises(NonDeterminismError, match='answer "add"'):
+        journal.live()
