@@ -51,7 +51,7 @@ class Handler(NamedTuple):
 class Handlers:
     """Of one run; made when its code registers the first or somebody asks for one."""
 
-    __slots__ = ("_run", "queries", "updates", "waiting", "asking", "outcomes", "running", "left", "_fed")
+    __slots__ = ("_run", "queries", "updates", "waiting", "asking", "outcomes", "running", "left", "is_disturbed", "_fed")
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -62,6 +62,7 @@ class Handlers:
         self.outcomes: dict[str, Outcome | None] = {}  # of accepted updates by their ID; None while their handlers run
         self.running = 0
         self.left = SLICE
+        self.is_disturbed = False  # by one that should only have looked: its state is to be made anew from the journal
         self._fed = 0
 
     def forget(self) -> None:
@@ -194,8 +195,11 @@ class Handlers:
         assert run.registered is not None and run.context is not None
         shard.turns += 1  # the watch over blocked turns looks at each one alone
         try:
-            with run.registered.looking(run.context, what), run.loop.looking(what):
-                value = Context().run(fn, *arguments)
+            with run.registered.looking(run.context, what), run.loop.looking(what) as looking:
+                try:
+                    value = Context().run(fn, *arguments)
+                finally:
+                    self.is_disturbed |= looking.is_tried
         except Interrupted:
             blocked, shard.blocked = shard.blocked, ""
             raise Refused(f"{what} does not come to an end: {blocked}") from None

@@ -146,10 +146,16 @@ class _Closed(deque[Handle]):
 
 
 class _Looking(_Closed):
-    """The queue while a query or a validator runs."""
+    """The queue while a query or a validator runs. `is_tried`: it set a future, which is done then and wakes nobody any more."""
+
+    is_tried = False
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} only looks, so it may not start or wake anything: do that in the workflow or in an update's handler")
+
+    def append(self, handle: Handle) -> NoReturn:
+        self.is_tried = True
+        super().append(handle)
 
 
 class _Outside(_Closed):
@@ -281,14 +287,14 @@ class RunLoop(asyncio.AbstractEventLoop):
             self._root_path = ""
 
     @contextmanager
-    def looking(self, what: str) -> Iterator[None]:
+    def looking(self, what: str) -> Iterator[_Looking]:
         """Code runs that only looks: whatever it would start or wake is refused, and what it counted up is forgotten."""
         outer, ready = events._get_running_loop(), self.ready
         counted = self._tasks, self._futures, self._roots, self._callback_ops[0]
         events._set_running_loop(self)
-        self.ready = _Looking(what)
+        self.ready = looking = _Looking(what)
         try:
-            yield
+            yield looking
         finally:
             self.ready = ready
             self._tasks, self._futures, self._roots, self._callback_ops[0] = counted

@@ -107,9 +107,13 @@ class Residence:
                 return
             del self._idle[run.number]
             if run.quiet and run.is_quiet:
-                if not run.is_parked:
-                    self._mark(run, parked=True)
-                self.leave(run)
+                self.park(run)
+
+    def park(self, run: Run) -> None:
+        """A quiet run leaves memory; its next arrival loads it again."""
+        if not run.quiet or not run.is_parked:
+            self._mark(run, parked=True)
+        self.leave(run)
 
     def leave(self, run: Run) -> None:
         """The run may leave memory once the keeper has applied its last record, if it has no other by then."""

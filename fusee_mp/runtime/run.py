@@ -155,6 +155,8 @@ class Run:
             self._begin_steps()
 
     def _turns(self) -> None:
+        if self.handlers is not None and self.handlers.is_disturbed and self.is_quiet:
+            self.shard.residence.park(self)
         shard, loop = self.shard, self.loop
         shard.turn, shard.turns, loop.ready = self, shard.turns + 1, shard.ready
         try:

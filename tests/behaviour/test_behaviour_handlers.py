@@ -362,14 +362,17 @@ def test_a_query_only_looks(place: Place) -> None:
     run(main())
 
 
-def test_a_query_that_wakes_a_task_is_told(place: Place) -> None:
-    """What it did to the queue before that is done, as with any value that it changes."""
+def test_a_query_that_wakes_a_task_is_told_and_the_state_made_anew(place: Place) -> None:
+    """What it took from the queue cannot be put back: the run leaves memory, and replays when something arrives."""
     async def main() -> None:
         async with place.engine(ALL) as engine:
             clumsy_run = await engine.start(clumsy, "x")
             with pytest.raises(WorkflowFailed, match="only looks"):
                 await clumsy_run.query("wakes")
             assert await kinds(engine, "x") == ["start"]
+            await until(lambda: not engine.runtimes[0].by_number)
+            await clumsy_run.signal(GO, 1)
+            assert await clumsy_run.result()
 
     run(main())
 
