@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusee_mp.core import records as r
+from fusee_mp.core import sealed_list
 from fusee_mp.core.schedule import run_id
 
 
@@ -20,5 +21,5 @@ def end_of(id: str, at: int, end: r.End) -> r.Send:
 
 def close_of(kind: str, type: str, inputs: Sequence[bytes], at: int, closing: r.Closing) -> r.StartAsked:
     """A window starts its run: with its last input, or with a list of all of them."""
-    input = inputs[-1] if kind == "debounce" else b"[" + b",".join(inputs) + b"]"
+    input = inputs[-1] if kind == "debounce" else sealed_list.pack(inputs)
     return r.StartAsked(at, closing.to, closing.no, closing.window, type, input)

@@ -208,7 +208,7 @@ class Calls:
         start.version = registered.version if registered else 0
         if start.update is not None:
             start.update.run = start.run
-        gate = shard.append(r.encode(start))
+        gate = shard.append(shard.encode(start))
         run = Run(shard, Journal(start), registered, gate)
         if start.update is not None:
             run.fresh.append((start.update, UNSET))

@@ -96,7 +96,7 @@ def ask_child(
         run.record(record)
         run.with_offspring().remember(record)
         if record.no:
-            run.shard.mail.post(run.id, record.to, record.no, r.encode(record), run.gate)
+            run.shard.mail.post(run.id, record.to, record.no, run.shard.encode(record), run.gate)
     if claimed is not None and claimed[1] is not None:
         call.has_ended(claimed[1])
     else:
@@ -128,4 +128,4 @@ def _send(run: Run, op: str, kind: Any, id: str, name: str, payload: bytes, chil
     to, no = run.shard.mail.address(id)
     record = r.Send(run.number, run.tick(), op, to, no, kind, id, name, payload, child, child_by)
     run.record(record)
-    run.shard.mail.post(run.id, to, no, r.encode(record), run.gate)
+    run.shard.mail.post(run.id, to, no, run.shard.encode(record), run.gate)

@@ -52,6 +52,7 @@ class Gathering:
 
     def gather(self, call: GatherCall) -> None:
         """An event comes. Answered with the ID of the run that it goes to."""
+        call = self._shard.payloads.sealed(call)  # its input is looked at by nobody before the run
         if refusal := self._refusal(call):
             self._calls.refuse(call, 0, refusal)
             return
@@ -75,7 +76,7 @@ class Gathering:
     def _gathered(self, call: GatherCall, place: Place, window: str, closed: list[Closed]) -> int:
         at = self._windows.now_ms
         closings = self._closings(closed)
-        lsn = self._shard.append(r.encode(r.Gathered(
+        lsn = self._shard.append(self._shard.encode(r.Gathered(
             at, "debounce" if place.kind == "debounce" else "batch", call.type, call.key, window, self._windows.closes_ms(place) or at,
             call.input, call.event or "", closings, call.request, encode_answer(window))))
         self._post(closed, closings, at, lsn)
@@ -95,7 +96,7 @@ class Gathering:
 
     def _close(self, closed: list[Closed]) -> None:
         at, closings = self._windows.now_ms, self._closings(closed)
-        self._post(closed, closings, at, self._shard.append(r.encode(r.WindowsClosed(at, closings))))
+        self._post(closed, closings, at, self._shard.append(self._shard.encode(r.WindowsClosed(at, closings))))
 
     def _arm(self) -> None:
         due = self._windows.next_due
@@ -112,7 +113,7 @@ class Gathering:
         for each, closing in zip(closed, closings, strict=True):
             place = each.place
             message = close_of(place.kind, place.workflow, each.inputs, at, closing)
-            self._shard.mail.post(place.key, closing.to, closing.no, r.encode(message), lsn)
+            self._shard.mail.post(place.key, closing.to, closing.no, self._shard.encode(message), lsn)
 
 
 def _saved(rows: list[StoredWindow], events: list[StoredEvent]) -> dict[str, Any]:

@@ -127,7 +127,8 @@ class HandlerCalls:
 
     def _read(self, call: Updating, number: int, otherwise: Callable[[], object]) -> None:
         def read(journal: Journal | None, error: FuseeError | None) -> None:
-            records = [] if journal is None else [r.decode(data) for data in r.unframe(journal.data)]
+            shown = self._shard.payloads.shown
+            records = [] if journal is None else [shown(r.decode(data)) for data in r.unframe(journal.data)]
             outcomes = outcomes_of(records)
             if error is not None:
                 self._calls.refuse(call, 0, error)

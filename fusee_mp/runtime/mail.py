@@ -15,7 +15,7 @@ from fusee_mp.core import records as r
 from fusee_mp.core.placement import shard_of
 from fusee_mp.core.postbox import RESEND_MAX, Inbox, Outbox
 from fusee_mp.core.schedule_changes import NO_RUN
-from fusee_mp.errors import AlreadyExists, FuseeError, UnknownWorkflow
+from fusee_mp.errors import AlreadyExists, FuseeError, PayloadError, UnknownWorkflow
 from fusee_mp.payload.failure import encode_failure
 from fusee_mp.runtime.entries import Entry, is_open, number_of, payload_of, status_of
 from fusee_mp.runtime.home import Found
@@ -135,8 +135,12 @@ class Mail:
     def _take(self, message: r.Message) -> bool:
         """Begin with the sender's next message. True when it is done already."""
         source = r.Source(message.shard, message.no)
+        sealed: PayloadError | None = None
         try:
             record = r.decode(message.record)
+            record = self._shard.payloads.opened(record)
+        except PayloadError as e:  # it is recorded as it stands, and its run waits for the key
+            sealed = e
         except msgspec.DecodeError as e:
             self._skip(source, f"not a record: {e}")
             return self._taken(source)
@@ -153,6 +157,8 @@ class Mail:
                 self._queues.pop(source.shard, None)
                 return
             self._arrived(message, record, source, entry)
+            if sealed is not None:
+                self._set_aside(record, entry, sealed)
             done = self._taken(source)
             if not handled_at_once:
                 self._next(source.shard)
@@ -202,16 +208,21 @@ class Mail:
         else:
             self._skip(source, f"a {r.KIND[type(record)]} record is no message")
 
+    def _set_aside(self, record: r.Record, entry: Entry, error: PayloadError) -> None:
+        run = self._shard.by_id.get(record.id) if isinstance(record, (r.Child, r.StartAsked)) else entry
+        if isinstance(run, Run) and not run.is_over and run.broken is None:
+            run.broken = error  # before its next turn
+
     def _send_arrived(self, message: r.Message, record: r.Send, source: r.Source, run: Run | None) -> None:
         if run is None or not _is_meant(record, message, run):
             self._skip(source, f'{record.kind} to "{record.id}": no open run has this ID')
         elif record.kind == "signal":
             run.record_outcome(r.Signal(run.number, run.tick(), record.name, record.payload, source=source))
         elif record.kind == "cancel":
-            reason = record.payload.decode() or f'cancelled by workflow "{message.id}"'
+            reason = record.payload.decode(errors="replace") or f'cancelled by workflow "{message.id}"'
             run.cancel_arrived(reason, source=source)
         else:
-            run.finish("terminated", b"", record.payload.decode() or f'its parent "{message.id}" has ended', source=source)
+            run.finish("terminated", b"", record.payload.decode(errors="replace") or f'its parent "{message.id}" has ended', source=source)
 
     def _start_child(self, message: r.Message, child: r.Child, source: r.Source, entry: Run | Found | None) -> None:
         shard = self._shard
@@ -265,7 +276,7 @@ class Mail:
     ) -> None:
         shard = self._shard
         to, no = self.address(parent.id)
-        data = r.encode(r.Refused(shard.clock(), child.id, to, no, parent, payload, source, status))
+        data = shard.encode(r.Refused(shard.clock(), child.id, to, no, parent, payload, source, status))
         self.post(child.id, to, no, data, shard.append(data))
 
 

@@ -82,7 +82,7 @@ class Reset:
         is_open = isinstance(entry, Run) and not entry.is_over
         if isinstance(entry, Run) and is_open and not entry.is_frozen:
             self._running = [(op, waiter.name) for op, waiter in entry.journal.open.items() if isinstance(waiter, StepCall)]
-        records: list[Any] = [r.decode(data) for data in r.unframe(journal.data)]
+        records: list[Any] = [self._shard.payloads.opened(r.decode(data)) for data in r.unframe(journal.data)]
         planned = plan(records, self._call.step, self._call.occurrence, self._running)
         _check_size(entry.id, planned)
         if isinstance(entry, Run) and is_open:
@@ -103,12 +103,12 @@ class Reset:
             assert isinstance(start, r.Start)
             records = [self._start(start, number, is_open), *self._moved(planned, number, again or set())]
             for record in records:
-                shard.append(r.encode(record))
+                shard.append(shard.encode(record))
         shard.metrics.starts += 1
         run = shard.residence.revive(shard.lsn, b"".join(r.frame(r.encode(record)) for record in records))
         for record in records:
             if isinstance(record, r.Child) and record.no:
-                shard.mail.post(run.id, record.to, record.no, r.encode(record), run.gate)
+                shard.mail.post(run.id, record.to, record.no, shard.encode(record), run.gate)
         self._calls.done(self._call, run.gate, None)
 
     def _end(self, run: Run, planned: Plan) -> None:

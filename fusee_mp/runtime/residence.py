@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fusee_mp.core import records as r
 from fusee_mp.core.journal import Journal
 from fusee_mp.errors import FuseeError, StorageError
+from fusee_mp.payload.sealing import Payloads
 from fusee_mp.runtime.home import Found
 from fusee_mp.runtime.run import Run
 
@@ -157,9 +158,12 @@ class Residence:
     def revive(self, last_lsn: int, data: bytes, status: str = "") -> Run:
         shard = self._shard
         shard.metrics.loads += 1
-        records, journal = recover(data)
+        records, journal, error = recover(data, shard.payloads)
         run = Run(shard, journal, shard.registry.get(journal.start.type), last_lsn)
+        run.broken = error
         run.remember(records)
+        if shard.payloads.apart is not None:
+            shard.payloads.apart.keep(journal.start.run, map(r.decode, r.unframe(data)))
         # Until it has another record, which clears this, the store says what there is to say.
         run.quiet, run.is_parked = status in ("suspended", "parked"), status == "parked"
         shard.enter(run)
@@ -200,10 +204,16 @@ class Residence:
         shard.work_soon()
 
 
-def recover(data: bytes) -> tuple[list[r.Record], Journal[Any]]:
-    """The records of a stored journal, and the journal that hands them over. Raises StorageError when it cannot be read."""
+def recover(data: bytes, payloads: Payloads) -> tuple[list[r.Record], Journal[Any], FuseeError | None]:
+    """The records of a stored journal, the journal that hands them over, and why they cannot be handed over: payloads that cannot be
+    opened here. Raises StorageError when it cannot be read."""
+    error: FuseeError | None = None
     try:
         records = [r.decode(record) for record in r.unframe(data)]
-        return records, Journal.recover(records)  # type: ignore[arg-type]
+        try:
+            records = [payloads.opened(record) for record in records]
+        except FuseeError as e:
+            error = e
+        return records, Journal.recover(records), error  # type: ignore[arg-type]
     except ValueError as e:
         raise StorageError(f"the store holds a journal that cannot be read: {e}. Restore it from a backup, or export what is left") from e

@@ -60,7 +60,9 @@ class _Afterlife(ShardRuntime):
 @contextmanager
 def revived(shard: ShardRuntime, data: bytes) -> Iterator[Run]:
     """The run that has this journal, as its code stood at the end. Raises the FuseeError for which it cannot be replayed."""
-    records, journal = recover(data)
+    records, journal, error = recover(data, shard.payloads)
+    if error is not None:
+        raise error
     after = _Afterlife(shard, journal.latest)
     run = Run(after, journal, shard.registry.get(journal.start.type), len(records))
     crew, shards = shard.crew, shard.crew.shards

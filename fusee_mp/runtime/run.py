@@ -109,7 +109,8 @@ class Run:
         """Append a record of this run; its next effect waits for it."""
         self.journal.size += 1
         self.quiet = False
-        self.gate = self.shard.append(r.encode(record))
+        shard = self.shard
+        self.gate = shard.append(shard.encode(record))
 
     def record_outcome(self, outcome: r.Outcome, value: Any = UNSET) -> None:
         """Append an outcome and feed it in its turn."""
@@ -133,7 +134,8 @@ class Run:
             self.shard.residence.leave(self)  # what arrived is recorded; the code is tried again when the run is next loaded
             return
         try:
-            self._turns()
+            if self.broken is None:  # else its journal cannot be opened here
+                self._turns()
         except Blocked as e:
             self.broken = FuseeError(f'workflow "{self.journal.start.type}" does not yield: {e}')
         except NonDeterminismError as e:
@@ -153,10 +155,10 @@ class Run:
                 pausing.pause(self, self.pause_reason)
         if self.steps:
             self._begin_steps()
-
-    def _turns(self) -> None:
         if self.handlers is not None and self.handlers.is_disturbed and self.is_quiet:
             self.shard.residence.park(self)
+
+    def _turns(self) -> None:
         shard, loop = self.shard, self.loop
         shard.turn, shard.turns, loop.ready = self, shard.turns + 1, shard.ready
         try:

@@ -149,6 +149,7 @@ class Schedules:
 
     def set(self, call: SetScheduleCall) -> None:
         """Make a schedule, or put another rule in force."""
+        call = self._shard.payloads.sealed(call)  # its input is looked at by nobody before the runs
         if refusal := self._refusal(call):
             self._calls.refuse(call, 0, refusal)
             return
@@ -214,7 +215,7 @@ class Schedules:
             table.alarm = None
             del self._tables[call.id]
         record = r.ScheduleDeleted(self._shard.clock(), call.id, call.request, encode_answer(None))
-        self._calls.done(call, self._shard.append(r.encode(record)), None)
+        self._calls.done(call, self._shard.append(self._shard.encode(record)), None)
 
     def backfill(self, call: BackfillCall, so_far: Backfilled | None = None) -> None:
         """Start page after page; each page's record says how far it is, so a repeat goes on from there."""
@@ -310,9 +311,9 @@ class Schedules:
                             "cancel" if isinstance(effect, CancelRun) else "terminate")
                 record.ends.append(end)
                 messages.append((end, end_of(table.id, record.at, end)))
-        lsn = self._shard.append(r.encode(record))
+        lsn = self._shard.append(self._shard.encode(record))
         for order, message in messages:
-            mail.post(table.id, order.to, order.no, r.encode(message), lsn)
+            mail.post(table.id, order.to, order.no, self._shard.encode(message), lsn)
         self._arm(table)
         return lsn
 

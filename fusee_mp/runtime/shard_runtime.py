@@ -23,6 +23,7 @@ from fusee_mp.core.idfilter import IdFilter, key
 from fusee_mp.core.postbox import Inbox, Outbox
 from fusee_mp.core.timers import Timers
 from fusee_mp.errors import FuseeError, LeaseLost, NonDeterminismError
+from fusee_mp.payload.sealing import PLAIN, Payloads
 from fusee_mp.runtime.calls import Calls, Reply
 from fusee_mp.runtime.crew import Crew
 from fusee_mp.runtime.entries import Entry
@@ -60,12 +61,16 @@ class ShardRuntime:
     def __init__(
         self, shard: int, shards: int, registry: Registry, home: Home, *,
         clock: Callable[[], int], draw: Callable[[], float], crew: Crew, park_after_ms: int | None = 10_000,
+        payloads: Payloads = PLAIN,
     ) -> None:
         """`clock` gives milliseconds since the Unix epoch, `draw` a number in [0, 1)."""
         self.shard = shard
         self.shards = shards
         self.registry = registry
         self.home = home
+        self.payloads = payloads
+        # The one way of a record to its bytes: what it holds is sealed there.
+        self.encode: Callable[[r.Record], bytes] = r.encode if payloads.is_plain else lambda record: r.encode(payloads.recorded(record))
         self.crew = crew
         self.loop = crew.loop
         self.clock = clock
@@ -389,7 +394,7 @@ class ShardRuntime:
         done = r.Done(run.number, run.tick(), status, payload, reason, request, parent, source=source)
         if parent is not None:
             done.to, done.no = self.mail.address(parent.id)
-        data = r.encode(done)
+        data = self.encode(done)
         run.gate = self.append(data)
         run.outcome = Outcome(status, payload, reason, run.journal.start.type)
         if parent is not None:
@@ -450,10 +455,13 @@ class ShardRuntime:
 
     async def _stored(self, id: str) -> Entry:
         try:
-            row = await self.home.read("find", (id,))
+            found = await self.home.read("find", (id,))
         except FuseeError as e:
             return e
-        return None if row is None else Found(row.run, id, row.type, row.status, row.result or b"", row.reason, row.parent)
+        if found is None:
+            return None
+        row = self.payloads.shown(found)
+        return Found(row.run, id, row.type, row.status, row.result or b"", row.reason, row.parent)
 
     async def _loaded(self, found: Found) -> Entry:
         try:
