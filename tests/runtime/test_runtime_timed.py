@@ -135,6 +135,26 @@ def test_a_backfill_goes_on_where_a_crash_cut_it_off() -> None:
     run(main())
 
 
+def test_an_instant_is_remembered_when_nothing_of_its_run_is_left() -> None:
+    """D20"""
+    paused = ScheduleRule(Every(1), paused=True)
+
+    async def main() -> None:
+        async with Rig(WORKFLOWS) as rig:
+            await schedule(rig, type="quick", rule=paused)
+            assert await rig.call(BackfillCall("s", 1, 20, "f1")) == 20
+            await rig.until(lambda: rig.kinds().count("done") == 20)
+            await asyncio.sleep(0.1)
+        gone = [r.encode(r.Deleted(record.run, record.at)) for record in rig.records() if isinstance(record, r.Done)]
+        async with Rig(WORKFLOWS, [*rig.log, *gone]) as after:
+            assert after._read_store("find", (run_id("s", 1),)) is None
+            assert await after.call(BackfillCall("s", 1, 21, "f2")) == 1
+            await after.until(lambda: len(starts(after)) == 21)
+            assert starts(after)[-1] == run_id("s", 21) and (await look(after)).started == 21
+
+    run(main())
+
+
 @pytest.mark.parametrize(("overlap", "ended"), [("cancel", "cancelled"), ("terminate", "terminated")])
 def test_a_run_that_is_in_the_way_is_ended_and_the_next_starts_after_it(overlap: Any, ended: str) -> None:
     async def main() -> None:
@@ -170,7 +190,7 @@ def test_downtime_is_made_up_as_far_as_the_catch_up_window_reaches() -> None:
             await schedule(rig, type="quick", rule=ScheduleRule(Every(1_000), "allow", catch_up_ms=10_000))
         async with rig.again(now_ms=BEGIN_MS + 3_600_500) as after:
             await after.until(lambda: starts(after))
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.3)
             assert starts(after) == [run_id("s", BEGIN_MS + 3_600_000 - ms) for ms in range(9_000, -1, -1_000)]
 
     run(main())
