@@ -27,6 +27,10 @@ CALLS_WAITING_BYTES_MAX = 64 * MIB
 READS_WAITING_MAX = 1_000
 # Appended and not written yet: beyond this the holder is not listened to until the disk has caught up.
 APPENDED_BYTES_MAX = 32 * MIB
+# How long a request's ID is known after its run was deleted, or after its end where journals are not kept: clients repeat within minutes.
+REQUESTS_KEEP_MS = 3_600_000
+# One file of the archive; a journal is never cut.
+ARCHIVE_FILE_BYTES = 64 * MIB
 # Records that a crash must leave all or none of: they go in one append, which one frame carries and one batch holds.
 TOGETHER_BYTES_MAX = FRAME_BYTES_MAX - MIB
 # A ring between two processes. The least is a page, the default holds what a busy shard sends in a few ms.

@@ -19,6 +19,7 @@ import msgspec
 
 from fusee_mp.core import records as r
 from fusee_mp.core.idfilter import key as hash_key
+from fusee_mp.store.archive import Archived
 from fusee_mp.store.schema import CODES, FINAL, PARKED, PAUSED, QUARANTINED, QUIET, RUNNING, SUSPENDED
 
 LENGTH: Final = r.LENGTH_BYTES
@@ -72,17 +73,29 @@ def _decode(lsn: int, data: bytes) -> Any:
 class Row:
     """A run as a group changes it."""
 
-    __slots__ = ("chunk", "data", "due", "gone", "id", "is_new", "lsn", "lsns", "run", "status", "type", "values", "was_due", "was_status")
+    __slots__ = ("archived", "chunk", "data", "due", "forgot", "gone", "id", "is_new", "lsn", "lsns", "run", "status", "type", "values", "was_due", "was_status")
 
     def __init__(self, run: int, id: str, type: int, status: int, due: int | None, chunk: int | None, is_new: bool) -> None:
         self.run, self.id, self.type, self.chunk = run, id, type, chunk
         self.status = self.was_status = status
         self.due = self.was_due = due
         self.is_new, self.gone, self.lsn = is_new, False, 0
+        self.archived = False
+        self.forgot: int | None = None  # when its journal went before it
         # Columns to set besides status, due, chunk and lsn.
         self.values: dict[str, Any] = {}
         self.lsns: list[int] = []
         self.data: list[bytes] = []
+
+
+class Request:
+    """A request's ID; `gone` is when its run went."""
+
+    __slots__ = ("gone", "hash", "key", "lsn")
+
+    def __init__(self, lsn: int, key: str) -> None:
+        self.lsn, self.key, self.hash = lsn, key, hash_key(key)
+        self.gone: int | None = None
 
 
 class Peer:
@@ -101,10 +114,11 @@ class Group:
         self.rows = rows
         self.types = dict(types)
         self.attributes_of = attributes_of
-        self.requests: list[tuple[int, int, int, str]] = []
+        self.requests: dict[int, list[Request]] = {}  # by run
         self.outbox: dict[tuple[int, int], tuple[int, str, bytes]] = {}
         self.peers: dict[int, Peer] = {}
         self.deleted: list[Row] = []
+        self.archive: list[Archived] = []
         self.timed: list[Entry] = []  # of schedules and windows (timed.py)
         self.started: list[int] = []
         self.first_started: int | None = None
@@ -155,11 +169,11 @@ def _touch(group: Group, row: Row, record: Any, entry: Entry, apply: Callable[[G
         row.due = None
     elif row.status == PAUSED:
         row.due = None
-    if apply is not None:
-        apply(group, row, record, entry)
     if type(record) not in r.NOT_IN_JOURNAL:
         row.lsns.append(entry.lsn)
         row.data.append(entry.data)
+    if apply is not None:
+        apply(group, row, record, entry)
 
 
 def _start(group: Group, record: r.Start, entry: Entry) -> None:
@@ -182,7 +196,7 @@ def _start(group: Group, record: r.Start, entry: Entry) -> None:
 def _arrival(group: Group, row: Row, record: Any, entry: Entry) -> None:
     _take_source(group, record)
     if record.request:
-        group.requests.append((hash_key(record.request), entry.lsn, row.run, record.request))
+        group.requests.setdefault(row.run, []).append(Request(entry.lsn, record.request))
 
 
 def _take_source(group: Group, record: Any) -> None:
@@ -214,6 +228,17 @@ def _done(group: Group, row: Row, record: r.Done, entry: Entry) -> None:
     if record.parent is not None:
         _message(group, row, record, entry)
     _arrival(group, row, record, entry)
+    if not record.history:
+        _requests_gone(group, row, record.at)
+        row.forgot = record.at if row.forgot is None else row.forgot
+        row.lsns, row.data = [], []
+
+
+def _requests_gone(group: Group, row: Row, at: int) -> None:
+    """Their run, or its journal, went: they are known for a while yet."""
+    for request in group.requests.get(row.run, ()):
+        if request.gone is None:
+            request.gone = at
 
 
 def _quiet(group: Group, row: Row, record: r.Quiet, entry: Entry) -> None:
@@ -250,9 +275,11 @@ def _resumed(group: Group, row: Row, record: r.Resumed | r.CancelRequested, entr
 
 
 def _deleted(group: Group, row: Row, record: r.Deleted, entry: Entry) -> None:
-    row.gone = True
+    _arrival(group, row, record, entry)
+    _requests_gone(group, row, record.at)
+    row.gone, row.archived = True, record.archive
+    row.values["deleted"] = record.at
     group.deleted.append(row)
-    group.requests = [request for request in group.requests if request[2] != row.run]
 
 
 def _attributes(group: Group, row: Row, record: r.Attributes, entry: Entry) -> None:

@@ -18,7 +18,7 @@ from fusee_mp.errors import Rejected
 from fusee_mp.store import select, timed_reads
 from fusee_mp.store.pages import limited, page
 from fusee_mp.store.results import Description, Due, Found, Journal, Request, Sent, State, Status, Tally
-from fusee_mp.store.schema import NAMES, PAUSED, QUARANTINED, RUNNING
+from fusee_mp.store.schema import FINAL, NAMES, PAUSED, QUARANTINED, RUNNING
 from fusee_mp.store.write import CHAIN, unpack_lsns
 
 DB = sqlite3.Connection
@@ -94,18 +94,25 @@ def due(db: DB, until_ms: int, limit: int = 1000, after: tuple[int, int] | None 
     return [Due(*row) for row in rows]
 
 
+def ended(db: DB, id: str) -> list[int]:
+    """The numbers of the runs of an ID that have ended."""
+    return [run for (run,) in db.execute("select run from run where hash = ? and id = ? and status >= ?", (hash_key(id), id, FINAL))]
+
+
 def expired(db: DB, before_ms: int, limit: int = 1000, after: tuple[int, int] | None = None) -> list[Due]:
     """Runs that finished before an instant, earliest first, with that time as `due`: what retention looks at."""
     rows = db.execute(
-        "select finished, run, id from run where finished < ? and (finished, run) > (?, ?) order by finished, run limit ?",
+        "select finished, run, id, name from run join type using(type) where finished < ? and (finished, run) > (?, ?)"
+        " order by finished, run limit ?",
         (before_ms, *(after or (-(1 << 62), 0)), limited(limit)))
     return [Due(*row) for row in rows]
 
 
 def request(db: DB, key: str) -> Request | None:
-    """What the request with this ID did first, while its run is kept."""
+    """What the request with this ID did first, while its run is kept and for a while after."""
     row = db.execute(
-        "select run, id, request.lsn from request join run using(run) where request.hash = ? and key = ? order by request.lsn limit 1",
+        "select request.run, coalesce(id, ''), request.lsn from request left join run using(run) where request.hash = ? and key = ?"
+        " order by request.lsn limit 1",
         (hash_key(key), key)).fetchone()
     return Request(*row) if row else None
 
@@ -178,7 +185,7 @@ def _read(call: Callable[..., Any], is_slow: bool) -> Read:
 
 
 _QUICK: Final[tuple[Callable[..., Any], ...]] = (
-    state, layer, find, by_run, fetch, open_runs, due, expired, request, outbox, status, *timed_reads.ALL,
+    state, layer, find, by_run, fetch, open_runs, due, ended, expired, request, outbox, status, *timed_reads.ALL,
 )
 _SLOW: Final[tuple[Callable[..., Any], ...]] = (describe, describe_run, list_, count, tally)
 READS: Final[dict[str, Read]] = {

@@ -73,11 +73,12 @@ class Description(Struct, array_like=True, frozen=True):
 
 
 class Due(Struct, array_like=True, frozen=True):
-    """A quiet run whose first timer is due at `due`."""
+    """A quiet run whose first timer is due at `due`; of a list of ended runs, one that ended then, with its workflow."""
 
     due: int
     run: int
     id: str
+    type: str = ""
 
 
 class Request(Struct, array_like=True, frozen=True):

@@ -56,8 +56,9 @@ create index run_kind on run(type, status);
 create index run_due on run(due) where due is not null;
 create index run_finished on run(finished) where finished is not null;
 create table chunk(pos integer primary key, run int not null, prev int, lsn int not null, offsets blob, data blob not null);
-create table request(lsn integer primary key, hash int not null, run int not null, key text not null);
+create table request(lsn integer primary key, hash int not null, run int not null, key text not null, gone int);
 create index request_hash on request(hash);
+create index request_gone on request(gone) where gone is not null;
 create table outbox(
     shard int not null, no int not null, run int not null, id text not null, record blob not null,
     primary key(shard, no)) without rowid;

@@ -5,6 +5,7 @@ that fails for want of a lock or of room changes nothing, keeps the stage and ma
 """
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from msgspec import structs
 from fusee_mp.core.idfilter import FIRST_LAYER_IDS, IdFilter
 from fusee_mp.core.records import frame
 from fusee_mp.errors import StorageError, StorageFull
+from fusee_mp.store.archive import DIRECTORY, Archive, Archived
 from fusee_mp.store.fold import CannotFold, Entry, Group, decode_batch, fold
 from fusee_mp.store.reads import read
 from fusee_mp.store.schema import open_reader, open_writer
@@ -71,6 +73,7 @@ class Store:
         self._staged: list[_Staged] = []
         self._staged_bytes = self._staged_records = 0
         self._stored_ids = 0
+        self._archive = None if path == ":memory:" else Archive(Path(path).parent / DIRECTORY)
         self._adopt()
 
     @classmethod
@@ -186,8 +189,19 @@ class Store:
             next_pos = write(self.db, group, self._next_pos, len(self._types))
             meta = self._advance(group, entries, staged[-1].place)
             self._write_meta(meta)
+            self._archive_journals(group.archive)
         self._meta, self._types, self._next_pos = meta, group.types, next_pos
         self._know(group.started)
+
+    def _archive_journals(self, journals: list[Archived]) -> None:
+        """Before the commit takes them out of the tables."""
+        if not journals or self._archive is None:
+            return
+        try:
+            self._archive.add(journals)
+        except OSError as e:
+            kind = StorageFull if e.errno == errno.ENOSPC else StorageError
+            raise kind(f"the archive of {self.path} cannot be written: {e}. The journals stay in the store until it can", path=self.path) from e
 
     def _advance(self, group: Group, entries: list[Entry], place: Place) -> _Meta:
         old = self._meta
@@ -284,6 +298,8 @@ class Store:
     def close(self) -> None:
         """Close the files. What is staged and not committed is dropped: the log still has it."""
         self.db.close()
+        if self._archive is not None:
+            self._archive.close()
 
 
 def _explained(error: sqlite3.DatabaseError, path: str) -> StorageError:

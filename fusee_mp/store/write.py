@@ -12,7 +12,9 @@ import msgspec
 
 from fusee_mp.core import records as r
 from fusee_mp.core.idfilter import key as hash_key
+from fusee_mp.bounds import REQUESTS_KEEP_MS
 from fusee_mp.store import timed
+from fusee_mp.store.archive import Archived
 from fusee_mp.store.fold import LENGTH, Entry, Group, Row
 
 _COLUMNS: Final = (
@@ -44,9 +46,16 @@ def _attributes_of(db: sqlite3.Connection, run: int) -> str | None:
 
 def write(db: sqlite3.Connection, group: Group, next_pos: int, old_types: int) -> int:
     """Write the group within the open transaction. Returns the position after its last chunk."""
+    for row in group.rows.values():
+        if row.forgot is not None and not row.is_new:
+            _forget(db, row.run, row.forgot)
+            row.chunk = None
     for row in group.deleted:
+        if row.archived:
+            group.archive.append(_archived(db, row))
         if not row.is_new:
-            _delete(db, row.run)
+            _forget(db, row.run, row.values["deleted"])
+            db.execute("delete from run where run = ?", (row.run,))
     live = [row for row in group.rows.values() if not row.gone]
     next_pos = _write_chunks(db, live, next_pos)
     _write_types(db, group, old_types)
@@ -55,8 +64,16 @@ def write(db: sqlite3.Connection, group: Group, next_pos: int, old_types: int) -
     if group.timed:
         timed.write(db, group)
     _write_messages(db, group)
-    db.executemany("insert or ignore into request(hash, lsn, run, key) values(?, ?, ?, ?)", group.requests)
+    _write_requests(db, group)
     return next_pos
+
+
+def _write_requests(db: sqlite3.Connection, group: Group) -> None:
+    rows = [(each.hash, each.lsn, run, each.key, each.gone) for run, requests in group.requests.items() for each in requests]
+    db.executemany("insert or ignore into request(hash, lsn, run, key, gone) values(?, ?, ?, ?, ?)", rows)
+    if group.deleted or any(row.forgot is not None for row in group.rows.values()):
+        # Counted from the last that went, so it does not matter how the log is cut into groups.
+        db.execute("delete from request where gone < (select max(gone) from request where gone is not null) - ?", (REQUESTS_KEEP_MS,))
 
 
 def _write_chunks(db: sqlite3.Connection, rows: list[Row], pos: int) -> int:
@@ -136,12 +153,19 @@ def _write_messages(db: sqlite3.Connection, group: Group) -> None:
     db.executemany("delete from outbox where shard = ? and no <= ?", acked)
 
 
-def _delete(db: sqlite3.Connection, run: int) -> None:
+def _forget(db: sqlite3.Connection, run: int, at: int) -> None:
+    """The journal of a run goes, at that time; its requests are known for a while yet."""
     chunks = db.execute(CHAIN, (run,)).fetchall()
-    requests = [(hash_key(key), run) for _, _, _, data in chunks for key in _requests_in(data)]
-    db.executemany("delete from request where hash = ? and run = ?", requests)
+    requests = [(at, hash_key(key), run) for _, _, _, data in chunks for key in _requests_in(data)]
+    db.executemany("update request set gone = ? where hash = ? and run = ? and gone is null", requests)
     db.executemany("delete from chunk where pos = ?", [(chunk[0],) for chunk in chunks])
-    db.execute("delete from run where run = ?", (run,))
+
+
+def _archived(db: sqlite3.Connection, row: Row) -> Archived:
+    """The whole journal of a run that goes."""
+    chunks = [] if row.is_new else db.execute(CHAIN, (row.run,)).fetchall()
+    lsns = [lsn for _, first, offsets, _ in chunks for lsn in unpack_lsns(first, offsets)]
+    return Archived(row.run, row.id, [*lsns, *row.lsns], b"".join([*(chunk[3] for chunk in chunks), *row.data]))
 
 
 def _requests_in(data: bytes) -> Iterator[str]:

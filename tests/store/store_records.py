@@ -128,7 +128,9 @@ class _History:
             lambda: done(run, rng.choice(["ok", "failed", "reset"]), at=at, request=self.request(), source=self.source()),
             lambda: done(run, "cancelled", at=at, parent=PARENT, **self.message()),
             lambda: r.Quarantined(run, at, "nondeterminism", "asked for other", 3), lambda: r.Unquarantined(run, at),
-            lambda: r.Deleted(run, at), lambda: attributes(run, rng.choice([b'{"a":2}', b'{"c":"x"}', b'{"a":null}'])),
+            lambda: r.Deleted(run, at, self.request(), rng.random() < 0.5), lambda: r.Patched(run, at, "p"),
+            lambda: r.Inherited(run, at, "kid", "t", "cancel", 1, "3"), lambda: r.Child(run, at, "3", -1, 0, "kid", "t", b"", started_by=1),
+            lambda: done(run, "ok", at=at, request=self.request(), history=False), lambda: attributes(run, rng.choice([b'{"a":2}', b'{"c":"x"}', b'{"a":null}'])),
         ]
         return rng.choice(makers)()
 

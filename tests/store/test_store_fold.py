@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_records import PARENT, attributes, contents, done, folded, history, quiet, start, step
 
+from fusee_mp.bounds import REQUESTS_KEEP_MS
 from fusee_mp.core import records as r
 from fusee_mp.errors import StorageError
 from fusee_mp.store import CannotFold, Place, Store, StoreLocked
@@ -164,11 +165,25 @@ def test_a_deleted_run_leaves_nothing_but_its_messages() -> None:
     folded(r.Signal(1, 6, "go", b"", "q2"), done(), start(2), store=store)
     folded(r.Deleted(1, 9), store=store)
     assert store.read("by_run", (1,)) is None and store.read("fetch", (1,)) is None
-    assert store.read("request", ("q",)) is None and store.read("request", ("q2",)) is None
+    assert [store.read("request", (key,)).run for key in ("q", "q2")] == [1, 1], "a repeat of them still has no effect"
     assert store.read("find", ("order-1",)).run == 2
     assert [sent.run for sent in store.read("outbox", ())] == [1]
     assert store.db.execute("select count(*) from chunk where run = 1").fetchone() == (0,)
-    assert store.db.execute("select count(*) from request").fetchone() == (0,)
+    folded(start(3, "late"), r.Deleted(3, 9 + REQUESTS_KEEP_MS, "q3"), store=store)
+    assert store.read("request", ("q",)).run == 1
+    folded(start(4, "later"), r.Deleted(4, 10 + REQUESTS_KEEP_MS, "q4"), store=store)
+    assert [row for row in store.db.execute("select key from request order by key")] == [("q3",), ("q4",)]
+
+
+def test_a_run_without_history_keeps_its_result_and_no_record() -> None:
+    store = folded(start(1, request="q"), step())
+    folded(step(), done(history=False), store=store)
+    found = store.read("find", ("order-1",))
+    assert (found.status, found.result) == ("ok", b'"result"')
+    assert store.read("fetch", (1,)).data == b"" and store.read("request", ("q",)).run == 1
+    assert store.db.execute("select count(*) from chunk").fetchone() == (0,)
+    folded(r.Deleted(1, 9), store=store)
+    assert store.read("find", ("order-1",)) is None
 
 
 def test_the_newest_run_of_an_id_is_found() -> None:
