@@ -1,5 +1,5 @@
 """The homes that the behaviour suite runs over. Each has `open()`, `close()`, `engine` (the methods) and, where runs outlive the engine
-(`keeps`), `restart()`. A further home needs these and a line in HOMES."""
+(`keeps`), `restart()`. Only some take options of the engine (`takes_options`). A further home needs these and a line in HOMES."""
 from __future__ import annotations
 
 import asyncio
@@ -8,13 +8,15 @@ from typing import Any, ClassVar
 
 from behaviour_workflows import WORKFLOWS
 
-from fusee_mp import Config, Engine
+from fusee_mp import Client, Config, Engine, Worker
+from tests.server.tree import Tree
 
 
 class MemoryHome:
     """Nothing outlives the engine: what restarts is not played here."""
 
     keeps = False
+    takes_options = False
     shards: ClassVar[int] = 3
 
     def __init__(self, directory: Path, **options: Any) -> None:
@@ -31,6 +33,7 @@ class EmbeddedHome:
     """A directory with real files, closed without a checkpoint: what is not in the log is gone. tests/crash kills such an engine."""
 
     keeps = True
+    takes_options = True
     shards: ClassVar[int] = 3
 
     def __init__(self, directory: Path, **options: Any) -> None:
@@ -47,8 +50,45 @@ class EmbeddedHome:
         await self.close()
         await self.open()
 
+    @property
+    def runtimes(self) -> list[Any]:
+        return list(self.engine.runtimes)
 
-HOMES = {"memory": MemoryHome, "embedded": EmbeddedHome}
+
+class ServerHome:
+    """A real server, a worker in this process and a client; `restart` kills the server and leaves worker and client to find it again."""
+
+    keeps = True
+    takes_options = False
+    shards: ClassVar[int] = 3
+
+    def __init__(self, directory: Path) -> None:
+        self._tree = Tree(directory / "served", shards=self.shards)
+        self._worker: Any = None
+        self.engine: Any = None
+
+    async def open(self) -> None:
+        await asyncio.to_thread(self._tree.start)
+        self._worker = await Worker.connect(self._tree.address, workflows=[*WORKFLOWS.values()], name="w")
+        self.engine = await Client.connect(self._tree.address)
+        await until(lambda: len(self._worker.held) == self.shards, "the worker holds every shard")
+
+    async def close(self) -> None:
+        if self.engine is not None:
+            await self.engine.close()
+            await self._worker.close()
+        await asyncio.to_thread(self._tree.close)
+
+    async def restart(self) -> None:
+        await asyncio.to_thread(self._tree.restart)
+        await until(lambda: len(self._worker.held) == self.shards, "the worker holds every shard again")
+
+    @property
+    def runtimes(self) -> list[Any]:
+        return list(self._worker._runtimes.values())
+
+
+HOMES = {"memory": MemoryHome, "embedded": EmbeddedHome, "server": ServerHome}
 
 
 async def until(holds: Any, what: str = "") -> Any:

@@ -26,7 +26,7 @@ def scene(home: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     def play(scenario: Scenario, *, restarts: bool = False, **options: Any) -> Any:
         if restarts and not home.keeps:
             pytest.skip("nothing outlives this home")
-        if options and not home.keeps:
+        if options and not home.takes_options:
             pytest.skip("this home takes no options")
 
         async def main() -> Any:

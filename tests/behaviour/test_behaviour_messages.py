@@ -221,11 +221,11 @@ def test_quiet_runs_do_not_slow_an_open(scene: Any) -> None:
 
         await until(all_quiet)
         await home.restart()
-        assert sum(runtime.metrics.loads for runtime in home.engine.runtimes) == 0
+        assert sum(runtime.metrics.loads for runtime in home.runtimes) == 0
         assert await home.engine.count({"status": "open"}) == count
         await home.engine.handle("w7").signal(GO, 7)
         assert await home.engine.handle("w7").result() == 7
-        assert sum(runtime.metrics.loads for runtime in home.engine.runtimes) == 1
+        assert sum(runtime.metrics.loads for runtime in home.runtimes) == 1
 
     scene(scenario, restarts=True)
 
