@@ -170,6 +170,10 @@ class HandlerCalls:
         if error is not None or journal is None:
             self._calls.tell(reply, None, error)
             return
+        if not journal.data:
+            said = f'workflow "{call.id}" has ended, and the journals of ended runs are not kept here (keep_history), so its code cannot be asked'
+            self._calls.tell(reply, None, Rejected(said, id=call.id))
+            return
         from fusee_mp.runtime.revival import revived  # which is built on the shard's runtime, and that on this
 
         try:

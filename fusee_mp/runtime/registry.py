@@ -1,7 +1,7 @@
 """What the runtime asks of workflow definitions; the SDK's definitions provide it."""
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,6 +25,9 @@ class Registered(Protocol):
     @property
     def version(self) -> int: ...
     @property
+    def retention_ms(self) -> int | None:
+        """How long ended runs of it are kept; None: as long as those of others."""
+    @property
     def on_exhausted(self) -> str:
         """ "fail" or "pause": what a step that has used up its attempts does to its run."""
     def context(self, run: Run) -> RunContext: ...
@@ -32,11 +35,12 @@ class Registered(Protocol):
         """The body, not begun. Raises PayloadError when the input does not fit."""
     def looking(self, context: Any, what: str) -> AbstractContextManager[None]:
         """While it is entered, every operation of the context raises and says that `what` only looks."""
-    def encode_result(self, value: Any) -> bytes:
+    def encode_result(self, value: Any, bytes_max: int) -> bytes:
         """Raises PayloadError when the result cannot be carried."""
 
 
 class Registry(Protocol):
+    def __iter__(self) -> Iterator[str]: ...
     def get(self, name: str) -> Registered | None: ...
     def names(self) -> str:
         """The registered names, for messages."""

@@ -102,10 +102,11 @@ class Reset:
             start = planned.kept[0]
             assert isinstance(start, r.Start)
             records = [self._start(start, number, is_open), *self._moved(planned, number, again or set())]
-            for record in records:
-                shard.append(shard.encode(record))
+            encoded = [shard.encode(record) for record in records]
+            for data in encoded:
+                shard.append(data)
         shard.metrics.starts += 1
-        run = shard.residence.revive(shard.lsn, b"".join(r.frame(r.encode(record)) for record in records))
+        run = shard.residence.revive(shard.lsn, b"".join(map(r.frame, encoded)))
         for record in records:
             if isinstance(record, r.Child) and record.no:
                 shard.mail.post(run.id, record.to, record.no, shard.encode(record), run.gate)

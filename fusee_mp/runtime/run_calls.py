@@ -1,14 +1,14 @@
-# Pausing, resuming, resetting and completing, as they are asked of a shard.
+# Pausing, resuming, resetting, deleting and completing, as they are asked of a shard.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from fusee_mp.core import records as r
-from fusee_mp.core.calls import CompleteCall, PauseCall, ResetCall, ResumeCall
+from fusee_mp.core.calls import CompleteCall, DeleteCall, PauseCall, ResetCall, ResumeCall
 from fusee_mp.errors import FuseeError, NotFound, Rejected
 from fusee_mp.runtime import pausing
 from fusee_mp.runtime.completions import complete
-from fusee_mp.runtime.entries import Entry, lsn_of, status_of, too_late
+from fusee_mp.runtime.entries import Entry, is_open, lsn_of, missing, status_of, too_late
 from fusee_mp.runtime.resetting import Reset
 from fusee_mp.runtime.run import Run
 
@@ -33,6 +33,26 @@ class RunCalls:
 
     def reset(self, call: ResetCall) -> None:
         Reset(self._shard, self._calls, call).begin()
+
+    def delete(self, call: DeleteCall) -> None:
+        self._shard.with_id(call.id, lambda entry: self._delete(call, entry))
+
+    def _delete(self, call: DeleteCall, entry: Entry) -> None:
+        if entry is None or isinstance(entry, FuseeError):
+            self._calls.refuse(call, 0, entry or missing(call.id))
+        elif is_open(entry):
+            self._calls.refuse(call, lsn_of(entry), Rejected(
+                f'workflow "{call.id}" has not ended, so it is not deleted: cancel or terminate it first', id=call.id, status=status_of(entry)))
+        else:
+            self._shard.ask_keeper("ended", (call.id,), lambda runs, error: self._delete_all(call, runs, error), lsn_of(entry))
+
+    def _delete_all(self, call: DeleteCall, runs: list[int], error: FuseeError | None) -> None:
+        """Every run of the ID goes, or an older one would come to light. The answer waits until nobody finds them any more."""
+        if error is not None or not runs:
+            self._calls.refuse(call, 0, error or missing(call.id))
+            return
+        lsn = max(self._shard.retention.delete(run, call.request) for run in runs)
+        self._shard.ask_keeper("find", (call.id,), lambda _, __: self._calls.done(call, lsn, None), lsn)
 
     def resume(self, call: ResumeCall) -> None:
         def deliver(run: Run) -> None:

@@ -33,6 +33,7 @@ from fusee_mp.runtime.loop import Handle
 from fusee_mp.runtime.mail import Mail
 from fusee_mp.runtime.registry import Registry
 from fusee_mp.runtime.residence import PAGE_MS, Deadline, Residence
+from fusee_mp.runtime.retention import KEEP_ALL, Keeping, Retention
 from fusee_mp.runtime.run import Run
 from fusee_mp.runtime.schedules import Schedules
 from fusee_mp.store.results import State
@@ -61,7 +62,7 @@ class ShardRuntime:
     def __init__(
         self, shard: int, shards: int, registry: Registry, home: Home, *,
         clock: Callable[[], int], draw: Callable[[], float], crew: Crew, park_after_ms: int | None = 10_000,
-        payloads: Payloads = PLAIN,
+        payloads: Payloads = PLAIN, keeping: Keeping = KEEP_ALL,
     ) -> None:
         """`clock` gives milliseconds since the Unix epoch, `draw` a number in [0, 1)."""
         self.shard = shard
@@ -89,6 +90,8 @@ class ShardRuntime:
         self.schedules = Schedules(self, self.calls)
         self.windows = Gathering(self, self.calls)
         self.residence = Residence(self, park_after_ms)
+        self.keeping = keeping
+        self.retention = Retention(self, keeping)
         self.metrics = Metrics()
         self.filter = IdFilter()
         self.next_run = 1
@@ -137,6 +140,7 @@ class ShardRuntime:
         early, self._early = self._early or [], None
         for enter in early:
             enter()
+        self.retention.begin()
         self.work_soon()
 
     async def _read_outbox(self, targets: list[int]) -> None:
@@ -391,7 +395,7 @@ class ShardRuntime:
         run.say_complaints()
         run.close_children()
         parent = None if run.hands_on else run.journal.start.parent
-        done = r.Done(run.number, run.tick(), status, payload, reason, request, parent, source=source)
+        done = r.Done(run.number, run.tick(), status, payload, reason, request, parent, source=source, history=self.keeping.history)
         if parent is not None:
             done.to, done.no = self.mail.address(parent.id)
         data = self.encode(done)

@@ -3,22 +3,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from fusee_mp import bounds
 from fusee_mp.duration import Duration, to_ms, to_ms_or_none
 from fusee_mp.errors import Rejected
+from fusee_mp.payload.sealing import PayloadCodec, Payloads
 
 Flush: TypeAlias = Literal["auto", "inline", "helper"]
 OnExhausted: TypeAlias = Literal["fail", "pause"]
-
-
-class PayloadCodec(Protocol):
-    """Seals payloads on their way to the log and opens them on the way back. Raises PayloadError for what it cannot open."""
-
-    def seal(self, payload: bytes) -> bytes: ...
-
-    def open(self, sealed: bytes) -> bytes: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +32,7 @@ class Config:
     on_exhausted: what a step that runs out of attempts does to its run, unless the workflow says otherwise.
     codec: seals every payload (`AesGcm`). None writes them in clear.
     payload_offload_bytes: payloads above this are stored apart from the log. None keeps all in it.
-    payload_bytes_max: larger payloads are refused at the sender.
+    payload_bytes_max: larger payloads are refused at the sender, before they are sealed.
     """
 
     dir: str | PathLike[str]
@@ -57,6 +50,7 @@ class Config:
     codec: PayloadCodec | None = None
     payload_offload_bytes: int | None = None
     payload_bytes_max: int = bounds.PAYLOAD_BYTES_MAX
+    payloads: Payloads = field(init=False, repr=False, compare=False)
     park_after_ms: int | None = field(init=False, repr=False, compare=False)
     retention_ms: int | None = field(init=False, repr=False, compare=False)
     checkpoint_interval_ms: int = field(init=False, repr=False, compare=False)
@@ -69,8 +63,14 @@ class Config:
         _within("payload_bytes_max", self.payload_bytes_max, 1, bounds.PAYLOAD_BYTES_MAX)
         _one_of("flush", self.flush, ("auto", "inline", "helper"))
         _one_of("on_exhausted", self.on_exhausted, ("fail", "pause"))
+        if self.archive_history and not self.keep_history:
+            raise Rejected("Config archive_history: there is nothing to archive without keep_history. Set one of the two.", option="archive_history")
+        if self.archive_history and self.payload_offload_bytes is not None:
+            raise Rejected("Config archive_history: payloads that payload_offload_bytes stores apart go with their run, so its archived journal "
+                           "would lack them. Set one of the two.", option="archive_history")
         if not isinstance(self.dir, (str, PathLike)) or not self.dir:
             raise Rejected(f"Config dir: expected a path, found {self.dir!r:.80}. Name the data directory.", option="dir")
+        object.__setattr__(self, "payloads", Payloads(self.codec, self.payload_bytes_max))
         object.__setattr__(self, "park_after_ms", to_ms_or_none(self.park_after, "Config park_after"))
         object.__setattr__(self, "retention_ms", to_ms_or_none(self.retention, "Config retention"))
         object.__setattr__(self, "checkpoint_interval_ms", to_ms(self.checkpoint_interval, "Config checkpoint_interval"))

@@ -15,8 +15,12 @@ from fusee_mp.core.placement import shard_of
 from fusee_mp.errors import FuseeError, Unavailable
 from fusee_mp.log import LogOptions
 from fusee_mp.log.data import DataDirectory
+from fusee_mp.log.directory import shard_directory
+from fusee_mp.payload.apart import PAYLOADS, Apart, sweep
+from fusee_mp.payload.sealing import PLAIN, Payloads
 from fusee_mp.runtime.crew import Crew
 from fusee_mp.runtime.limits import LocalLimits
+from fusee_mp.runtime.retention import KEEP_ALL, Keeping
 from fusee_mp.runtime.shard_runtime import ShardRuntime
 from fusee_mp.sdk.config import Config
 from fusee_mp.sdk.definitions import Workflow
@@ -72,7 +76,7 @@ class Engine(Methods):
     """
 
     def __init__(self, config: Config | None, workflows: Workflows, shards: int) -> None:
-        super().__init__()
+        super().__init__(PLAIN if config is None else config.payloads)
         self._config = config
         self._registry = WorkflowRegistry(workflows, "fail" if config is None else config.on_exhausted)
         self._shards = shards
@@ -130,11 +134,13 @@ class Engine(Methods):
 
     def _make_runtimes(self) -> None:
         assert self._crew is not None
-        park_after_ms = 10_000 if self._config is None else self._config.park_after_ms
+        config = self._config
+        park_after_ms = 10_000 if config is None else config.park_after_ms
+        keeping = KEEP_ALL if config is None else Keeping(config.retention_ms, config.keep_history, config.archive_history)
         for shard, host in enumerate(self._hosts):
             runtime = ShardRuntime(
                 shard, self._shards, self._registry, LocalHome(self, shard, host), clock=clock_ms, draw=random.random,
-                crew=self._crew, park_after_ms=park_after_ms,
+                crew=self._crew, park_after_ms=park_after_ms, payloads=self._payloads_beside(shard), keeping=keeping,
             )
             host.on_durable, host.on_applied, host.on_failed = runtime.durable, runtime.applied, self._stopped
             self.runtimes.append(runtime)
@@ -144,7 +150,19 @@ class Engine(Methods):
         host = self._hosts[shard]
         base_lsn = await host.grant(_WORKER, clock_ms())
         state = await host.read("state", (), base_lsn, timeout=3600)
-        await self.runtimes[shard].take_over(base_lsn, state)
+        runtime = self.runtimes[shard]
+        if (apart := runtime.payloads.apart) is not None:
+            await sweep(apart, state.next_run, lambda run: host.read("by_run", (run,), base_lsn))
+        await runtime.take_over(base_lsn, state)
+
+    def _payloads_beside(self, shard: int) -> Payloads:
+        config = self._config
+        if config is None:
+            return self.payloads
+        return self.payloads.beside(Apart(shard_directory(Path(config.dir), shard) / PAYLOADS, config.payload_offload_bytes))
+
+    def _payloads_of(self, shard: int) -> Payloads:
+        return self.runtimes[shard].payloads
 
     def _stopped(self, reason: str) -> None:
         """Nothing works any more: the log failed, or the runtime did."""
@@ -173,7 +191,7 @@ class Engine(Methods):
         # From a plain callback: workflow code must not run within the caller's task.
         loop.call_soon(runtime.call, call, reply)
         try:
-            return await answer
+            return runtime.payloads.answer(await answer)
         except asyncio.CancelledError:
             runtime.calls.forget(reply)
             raise

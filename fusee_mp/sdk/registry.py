@@ -1,7 +1,7 @@
 """The workflows that an engine or a worker has, by name."""
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -15,12 +15,13 @@ from fusee_mp.sdk.looking import looking
 class RegisteredWorkflow:
     """A definition as the runtime uses it."""
 
-    __slots__ = ("definition", "name", "version", "on_exhausted")
+    __slots__ = ("definition", "name", "version", "on_exhausted", "retention_ms")
 
     def __init__(self, definition: Workflow[Any, Any], on_exhausted: str) -> None:
         self.definition = definition
         self.name = definition.name
         self.version = definition.version
+        self.retention_ms = definition.retention_ms
         self.on_exhausted = definition.on_exhausted or on_exhausted
 
     def context(self, run: Run) -> RunCtx:
@@ -34,8 +35,8 @@ class RegisteredWorkflow:
     def looking(self, context: RunCtx, what: str) -> AbstractContextManager[None]:
         return looking(context, what)
 
-    def encode_result(self, value: Any) -> bytes:
-        return self.definition.result_codec.encode(value, f'the result of workflow "{self.name}"')
+    def encode_result(self, value: Any, bytes_max: int) -> bytes:
+        return self.definition.result_codec.encode(value, f'the result of workflow "{self.name}"', bytes_max)
 
 
 class WorkflowRegistry:
@@ -57,5 +58,5 @@ class WorkflowRegistry:
     def names(self) -> str:
         return ", ".join(sorted(self._by_name)) or "none"
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._by_name)

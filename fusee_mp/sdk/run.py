@@ -9,6 +9,7 @@ from typing_extensions import TypeVar
 from fusee_mp.core.calls import (
     Call,
     CancelCall,
+    DeleteCall,
     PauseCall,
     QueryCall,
     ResetCall,
@@ -78,7 +79,7 @@ class Run(Generic[R_co]):
     async def signal(self, s: Any, value: Any = None, *, request_id: str | None = None) -> None:
         """Send a signal; on return it is durable. Raises NotFound, and Rejected when the run has ended."""
         name, codec = named(s)
-        payload = codec.encode(value, f'the value of signal "{name}"')
+        payload = codec.encode(value, f'the value of signal "{name}"', self._home.payloads.bytes_max)
         await self._call(SignalCall(self.id, name, payload, *self._home._request(request_id)))
 
     @overload
@@ -95,7 +96,7 @@ class Run(Generic[R_co]):
         with the handler's exception as cause; Cancelled, Terminated, TimedOut when the run ended so before its handler did; NotFound.
         """
         name, codec, returns = changed(u)
-        payload = codec.encode(value, f'the value of update "{name}"')
+        payload = codec.encode(value, f'the value of update "{name}"', self._home.payloads.bytes_max)
         request = self._home._request_id()
         outcome = await self._call(UpdateCall(self.id, name, payload, update_id_of(update_id, request), request))
         return updated(outcome, self.id, name, returns)
@@ -113,7 +114,8 @@ class Run(Generic[R_co]):
         NotFound.
         """
         name, codec, returns = asked(q)
-        outcome = await self._call(QueryCall(self.id, name, codec.encode(arg, f'the argument of query "{name}"')))
+        payload = codec.encode(arg, f'the argument of query "{name}"', self._home.payloads.bytes_max)
+        outcome = await self._call(QueryCall(self.id, name, payload))
         return answered(outcome, self.id, name, returns)
 
     async def cancel(self, reason: str = "", *, request_id: str | None = None) -> None:
@@ -139,6 +141,13 @@ class Run(Generic[R_co]):
             raise Rejected(f"reset(occurrence=) counts from 1, not {occurrence!r}")
         step = checked_name("step", step_name)
         await self._call(ResetCall(self.id, step, occurrence, *self._home._request(request_id)))
+
+    async def delete(self, *, request_id: str | None = None) -> None:
+        """Forget the ID's ended runs: results, journals, attributes. On return nobody finds them any more.
+
+        Raises Rejected while a run of the ID is open; NotFound.
+        """
+        await self._call(DeleteCall(self.id, *self._home._request(request_id)))
 
     async def resume(self, *, request_id: str | None = None) -> None:
         """Let the run go on; a step that had used up its attempts has all of them again. On a run that is not paused: nothing."""
