@@ -27,6 +27,7 @@ from fusee_mp.log.reader import read_batches
 from fusee_mp.log.recovery import recover
 from fusee_mp.sdk.journals import Journal
 from fusee_mp.store import open_reader, reads
+from fusee_mp.store.archive import DIRECTORY, read_archive
 
 STORE: Final = "store.db"
 LOOKS: Final = 5
@@ -38,7 +39,8 @@ def export(dir: str | os.PathLike[str], id: str | None = None, limit: int | None
     """The journals in a data directory, closed or while an engine runs on it: with `id` that of its newest run, else those of the
     newest runs of each shard, shards ascending, at most `limit` in all (None: every one).
 
-    What a crashed engine left in its log and not yet in its store is there too. Raises NotFound when no run has the ID, StorageError
+    What a crashed engine left in its log and not yet in its store is there too, and, after all others, what was archived of runs
+    that are gone (archive_history). Raises NotFound when no run has the ID, StorageError
     when the directory is not one of ours, DamagedLog.
     """
     if limit is not None and limit < 1:
@@ -72,6 +74,7 @@ class _Shard:
 
     def __init__(self, number: int, db: Any, log: Path) -> None:
         self._number = number
+        self._archive = log.parent / DIRECTORY
         self._db = db
         self._later: dict[int, list[tuple[int, r.RunRecord]]] = {}  # records by run that the store may not have
         self._gone: set[int] = set()
@@ -115,7 +118,8 @@ class _Shard:
 
     def _add(self, lsn: int, record: r.Record) -> None:
         if isinstance(record, r.Deleted):
-            self._gone.add(record.run)
+            if not record.archive:  # else the store has it until it is archived
+                self._gone.add(record.run)
         elif not isinstance(record, r.NOT_IN_JOURNAL):
             self._later.setdefault(record.run, []).append((lsn, record))
 
@@ -123,7 +127,8 @@ class _Shard:
         found = [run for run, start in self._starts() if start.id == id]
         stored = None if self._db is None else reads.find(self._db, id)
         run = max(found, default=0 if stored is None else stored.run)
-        return self._journal(run) if run and run not in self._gone else None
+        kept = self._journal(run) if run and run not in self._gone else None
+        return kept or next((journal for journal in self._archived() if journal.workflow_id == id), None)
 
     def newest(self, workflows: Collection[str] | None) -> Iterator[Journal]:
         begun = {run: start.type for run, start in self._starts()}
@@ -133,6 +138,15 @@ class _Shard:
         for run in self._stored(workflows):
             if run not in begun and (journal := self._journal(run)) is not None:
                 yield journal
+        for journal in self._archived():
+            if workflows is None or journal.workflow in workflows:
+                yield journal
+
+    def _archived(self) -> Iterator[Journal]:
+        for archived in read_archive(self._archive):
+            if self._db is not None and reads.by_run(self._db, archived.run) is not None:
+                continue  # a crash came before it was taken out of the store: it had its turn
+            yield Journal.of(archived.id, self._number, archived.lsns, archived.data)
 
     def _starts(self) -> Iterator[tuple[int, r.Start]]:
         for run, records in self._later.items():

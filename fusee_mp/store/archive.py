@@ -3,7 +3,7 @@
 # A file is the magic, then entries: length (u32, little-endian), CRC-32C of the body (u32), body. A body is the MessagePack array of
 # `Archived`.
 # Rule 1: an entry is flushed before the transaction that deletes its run commits. A crash in between leaves an entry twice: the run's
-#         number tells, and the first counts.
+#         number tells.
 # Rule 2: each process begins a file of its own, when it has something to archive. So only the end of a file can be unfinished, by a
 #         crash; an entry before the end that does not fit its checksum is damage.
 from __future__ import annotations
@@ -99,10 +99,10 @@ def _flush_directory(path: Path) -> None:
 
 
 def read_archive(directory: Path) -> Iterator[Archived]:
-    """Every journal in an archive, once, the oldest first. Raises StorageError where a file is damaged."""
+    """Every journal in an archive, once, what was archived last first. Raises StorageError where a file is damaged."""
     seen: set[int] = set()
-    for path in _files(directory):
-        for journal in _read(path):
+    for path in reversed(_files(directory)):
+        for journal in reversed(list(_read(path))):
             if journal.run not in seen:
                 seen.add(journal.run)
                 yield journal

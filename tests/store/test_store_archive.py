@@ -25,10 +25,10 @@ def write(directory: Path, *journals: a.Archived) -> Path:
     return max(directory.glob("*.arc"))
 
 
-def test_what_several_processes_archived_is_read_in_order_and_once(tmp_path: Path) -> None:
+def test_what_several_processes_archived_is_read_once_and_newest_first(tmp_path: Path) -> None:
     write(tmp_path, journal(1), journal(2))
     write(tmp_path, journal(2), journal(3), journal(4, b""))
-    assert [found.run for found in a.read_archive(tmp_path)] == [1, 2, 3]
+    assert [found.run for found in a.read_archive(tmp_path)] == [3, 2, 1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000001.arc", "000002.arc"]
 
 
@@ -38,7 +38,7 @@ def test_a_full_file_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.
     for run in range(3):
         archive.add([journal(run)])
     archive.close()
-    assert len(list(tmp_path.iterdir())) == 3 and [found.run for found in a.read_archive(tmp_path)] == [0, 1, 2]
+    assert len(list(tmp_path.iterdir())) == 3 and [found.run for found in a.read_archive(tmp_path)] == [2, 1, 0]
 
 
 @given(st.data())
@@ -48,7 +48,7 @@ def test_an_unfinished_end_is_left_out_and_nothing_before_it(tmp_path_factory: p
     whole = path.read_bytes()
     cut = data.draw(st.integers(0, len(whole) - 1))
     path.write_bytes(whole[:cut])
-    assert [found.run for found in a.read_archive(directory)] == list(range(3 * max(0, cut - 8) // (len(whole) - 8)))
+    assert [found.run for found in a.read_archive(directory)] == [*reversed(range(3 * max(0, cut - 8) // (len(whole) - 8)))]
 
 
 def test_a_damaged_entry_before_the_end_is_said(tmp_path: Path) -> None:
