@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fusee_mp.errors import Unavailable as Unavailable
     from fusee_mp.errors import UnknownWorkflow as UnknownWorkflow
     from fusee_mp.errors import WorkflowFailed as WorkflowFailed
+    from fusee_mp.payload.cipher import AesGcm as AesGcm
     from fusee_mp.payload.classes import register_exception as register_exception
     from fusee_mp.sdk.current import CurrentStep as CurrentStep
     from fusee_mp.sdk.current import current_step as current_step
@@ -75,6 +76,7 @@ _HOMES = {
     "duration": "Duration",
     "errors": "AlreadyExists Busy Cancelled ChildFailed DamagedLog FuseeError LeaseLost NonDeterminismError NotFound PayloadError "
               "ProtocolError Rejected StepFailed StorageError StorageFull Terminated TimedOut Unavailable UnknownWorkflow WorkflowFailed",
+    "payload.cipher": "AesGcm",
     "payload.classes": "register_exception",
     "core.placement": "shard_of",
     "sdk.client": "Client",

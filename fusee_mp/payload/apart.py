@@ -15,7 +15,7 @@ import re
 import secrets
 import shutil
 import zlib
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -26,6 +26,7 @@ from fusee_mp.core import records as r
 from fusee_mp.errors import PayloadError, StorageError
 
 LOG: Final = logging.getLogger("fusee_mp.shard")
+PAYLOADS: Final = "payloads"  # beside a shard's log and store
 APART: Final = 3  # the first byte of a payload that says where the payload is
 S = TypeVar("S", bound=Struct)
 _FIELDS: Final[dict[type, str]] = {
@@ -116,6 +117,13 @@ class Apart:
         """The runs that have files, ascending."""
         names = os.listdir(self._directory) if self._directory.is_dir() else []
         return sorted(int(name) for name in names if name.isdecimal())
+
+
+async def sweep(apart: Apart, next_run: int, find: Callable[[int], Awaitable[object]]) -> None:
+    """Remove the files of runs that are not there. next_run: from there on runs were lost with a crash, and numbers are given anew."""
+    for run in apart.runs():
+        if run >= next_run or await find(run) is None:
+            apart.forget(run)
 
 
 def _reference(payload: bytes) -> Reference:

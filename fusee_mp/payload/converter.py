@@ -46,9 +46,10 @@ class Codec:
         """Carries None and nothing else."""
         return codec_of(None)
 
-    def encode(self, value: Any, what: str = "value") -> bytes:
-        """The value as JSON. Raises PayloadError, whose path begins with `what`, for a value that would not come back as it is."""
-        data = self._encode(value, what)
+    def encode(self, value: Any, what: str = "value", bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:
+        """The value as JSON. Raises PayloadError, whose path begins with `what`, for a value that would not come back as it is, or is
+        larger than `bytes_max`."""
+        data = self._encode(value, what, bytes_max)
         if self._revises:
             self._compare(value, self.decode(data, what), data, what)
         return data
@@ -63,9 +64,9 @@ class Codec:
                 return self._decode_slowly(data, what)
         return self._decode_slowly(data, what)
 
-    def roundtrip(self, value: Any, what: str = "value") -> tuple[bytes, Any]:
+    def roundtrip(self, value: Any, what: str = "value", bytes_max: int = PAYLOAD_BYTES_MAX) -> tuple[bytes, Any]:
         """The value as JSON, and the copy that anybody who reads it gets; a value that cannot change is its own copy."""
-        data = self._encode(value, what)
+        data = self._encode(value, what, bytes_max)
         if type(value) in _IMMUTABLE and self._fits(value):
             return data, value
         copy = self.decode(data, what)
@@ -73,7 +74,7 @@ class Codec:
             self._compare(value, copy, data, what)
         return data, copy
 
-    def _encode(self, value: Any, what: str) -> bytes:
+    def _encode(self, value: Any, what: str, bytes_max: int) -> bytes:
         try:
             data = self._write(value) if self._fits(value) else self._encode_slowly(value, what)
         except PayloadError:
@@ -81,9 +82,9 @@ class Codec:
         except Exception:
             # A test or writer that fails on the value (an unset attribute, a lone surrogate) leaves the words to the slow way.
             data = self._encode_slowly(value, what)
-        if len(data) > PAYLOAD_BYTES_MAX:
-            raise PayloadError(f"{what} is too large: expected at most {PAYLOAD_BYTES_MAX:,} bytes of JSON, found {len(data):,}. "
-                               "Store it elsewhere and send its address.", path=what, limit=PAYLOAD_BYTES_MAX, size=len(data))
+        if len(data) > bytes_max:
+            raise PayloadError(f"{what} is too large: expected at most {bytes_max:,} bytes of JSON, found {len(data):,}. "
+                               "Store it elsewhere and send its address.", path=what, limit=bytes_max, size=len(data))
         return data
 
     def _encode_slowly(self, value: Any, what: str) -> bytes:
@@ -114,7 +115,7 @@ class Codec:
                             "Mend the class, or send another value.", path=what)
 
     def _compare(self, value: Any, copy: Any, data: bytes, what: str) -> None:
-        if not _equal(copy, value) and self._encode(copy, what) != data:
+        if not _equal(copy, value) and self._encode(copy, what, PAYLOAD_BYTES_MAX) != data:
             raise PayloadError(f"{what}: expected {self._form.name} to come back as it was sent, found {shown(copy)} for {shown(value)}. "
                                "Its __post_init__ or its validators change it again: let them leave a finished value alone.", path=what)
 

@@ -70,6 +70,12 @@ class Payloads:
         record, apart = self.sealed(record), self.apart
         return record if apart is None else apart.without_large(record)
 
+    def sealed_answer(self, value: Any) -> Any:
+        """The answer to a call as it may leave."""
+        if isinstance(value, Struct):
+            return self.sealed(value)
+        return [self.sealed_answer(item) for item in value] if isinstance(value, list) else value
+
     def sealed_error(self, error: FuseeError) -> FuseeError:
         """What an error says may show what was sent."""
         return error if self._codec is None else type(error)(self._seal_text(error.message), **error.fields)
@@ -83,11 +89,6 @@ class Payloads:
         if not text or text.startswith(_MARK):
             return text
         return _MARK + b64encode(self._codec.seal(text.encode(errors="replace"))).decode()
-
-    @property
-    def is_sealing(self) -> bool:
-        """What a run says in clear (why it is set aside, for instance) may not repeat what payloads hold."""
-        return self._codec is not None
 
     # In.
 

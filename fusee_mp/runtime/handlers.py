@@ -148,7 +148,7 @@ class Handlers:
             result = handler.fn(*arguments)
             if inspect.isawaitable(result):
                 result = await result
-            payload = handler.returns.encode(result, f'the result of update "{update.name}"')
+            payload = handler.returns.encode(result, f'the result of update "{update.name}"', self._run.shard.payloads.bytes_max)
         except asyncio.CancelledError as e:
             status, payload = "cancelled", (str(e.args[0]) if e.args else "").encode(errors="replace")
         except _RAISED as e:
@@ -183,7 +183,8 @@ class Handlers:
         try:
             arguments = handler.arguments(call.payload)
             value = self._look(f'query "{call.name}"', handler.fn, *arguments)
-            return Outcome("ok", handler.returns.encode(value, f'the answer to query "{call.name}"')), None
+            answer = handler.returns.encode(value, f'the answer to query "{call.name}"', self._run.shard.payloads.bytes_max)
+            return Outcome("ok", answer), None
         except FuseeError as e:
             return None, e
         except _RAISED as e:

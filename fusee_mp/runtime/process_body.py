@@ -51,10 +51,11 @@ class Link:
 class RemoteStep:
     """The step of this process's body, as `current_step` reaches it."""
 
-    def __init__(self, link: Link, key: str, progress: bytes | None) -> None:
+    def __init__(self, link: Link, key: str, progress: bytes | None, bytes_max: int) -> None:
         self._link = link
         self.key = key
         self.progress = progress
+        self.bytes_max = bytes_max
 
     def report(self, _generation: int, payload: bytes) -> None:
         self._link.send(BEAT, payload)
@@ -87,11 +88,11 @@ def _read(link: Link, calls: queue.SimpleQueue[bytes]) -> None:
 
 def _run(link: Link, call: bytes) -> None:
     try:
-        (key, attempt, progress, program), body = pickles.loads(call)
+        (key, attempt, progress, bytes_max, program), body = pickles.loads(call)
         if b"__main__" in body:
             _load_main(*program)
         fn, args, kwargs = pickles.loads(body)
-        CURRENT.set((RemoteStep(link, key, progress), 0, attempt))
+        CURRENT.set((RemoteStep(link, key, progress, bytes_max), 0, attempt))
         value = fn(*args, **kwargs)
         if inspect.isawaitable(value):
             value = asyncio.run(_awaited(value))

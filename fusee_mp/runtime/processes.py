@@ -45,7 +45,7 @@ class Job:
     __slots__ = ("name", "call", "body", "_settled", "_report", "_generation")
 
     def __init__(self, step: StepCall, settled: Settled) -> None:
-        said = (step.key, step.attempt, step.progress, _main())
+        said = (step.key, step.attempt, step.progress, step.bytes_max, _main())
         self.name = step.name
         self.call = pickles.dumps((said, pickles.dump_call(step.name, step.fn, step.args, step.kwargs)))
         self.body: asyncio.Future[None] = step.run.shard.loop.create_future()

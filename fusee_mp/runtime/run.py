@@ -308,7 +308,7 @@ class Run:
             return
         assert self.registered is not None
         try:
-            payload = self.registered.encode_result(main.result())
+            payload = self.registered.encode_result(main.result(), self.shard.payloads.bytes_max)
         except Exception as e:
             self.finish("failed", encode_failure(e))
         else:

@@ -35,6 +35,9 @@ class Body(Protocol):
     def key(self) -> str: ...
     @property
     def progress(self) -> bytes | None: ...
+    @property
+    def bytes_max(self) -> int:
+        """Of one payload."""
     def report(self, generation: int, payload: bytes) -> None: ...
 
 
@@ -141,6 +144,10 @@ class StepCall:
     def progress(self) -> bytes | None:
         """What the earlier attempts last reported."""
         return None if self.beats is None else self.beats.progress
+
+    @property
+    def bytes_max(self) -> int:
+        return self.run.shard.payloads.bytes_max
 
     def report(self, generation: int, payload: bytes) -> None:
         if self.beats is None:
@@ -307,7 +314,7 @@ class StepCall:
 
     def _succeeded(self, value: Any) -> None:
         try:
-            payload, copy = self.codec.roundtrip(value, f'the result of step "{self.name}"')
+            payload, copy = self.codec.roundtrip(value, f'the result of step "{self.name}"', self.run.shard.payloads.bytes_max)
         except Exception as e:  # a value that cannot be carried will not fit at the next attempt either
             self._is_used_up(encode_failure(e))
             return

@@ -16,7 +16,8 @@ from fusee_mp.core.calls import (
     Call, LimitCall, LimitState, Outcome, QueryCall, ResultCall, StartCall, Started, StartWithUpdateCall, UpdateCall,
 )
 from fusee_mp.core.time_calls import BackfillCall, ChangeScheduleCall, GatherCall, ScheduleCall, SchedulesCall, ScheduleShown
-from fusee_mp.errors import ProtocolError, Unavailable
+from fusee_mp.errors import FuseeError, ProtocolError, Unavailable
+from fusee_mp.payload.sealing import PLAIN, PayloadCodec, Payloads
 from fusee_mp.sdk.address import Address, parse_address
 from fusee_mp.sdk.connection import Connection, Lost, connect
 from fusee_mp.sdk.methods import Methods
@@ -50,8 +51,8 @@ class ShardConnection(Connection):
 class Client(Methods):
     """Talks to a server. Made by `connect`. Not for use after a fork, nor on another loop than the one it was made on."""
 
-    def __init__(self, address: Address, name: str = "") -> None:
-        super().__init__()
+    def __init__(self, address: Address, name: str = "", payloads: Payloads = PLAIN) -> None:
+        super().__init__(payloads)
         self._address = address
         self._client_name = name or address.name or f"{os.uname().nodename}-{os.getpid()}"
         self._shards = 0
@@ -61,9 +62,12 @@ class Client(Methods):
         self._is_closed = False
 
     @staticmethod
-    def connect(address: str, *, name: str = "") -> Connecting:
-        """A client of the server at this address: `async with Client.connect(..) as client`. Raises Unavailable, Rejected."""
-        return Connecting(Client(parse_address(address), name))
+    def connect(address: str, *, name: str = "", codec: PayloadCodec | None = None) -> Connecting:
+        """A client of the server at this address: `async with Client.connect(..) as client`. Raises Unavailable, Rejected.
+
+        codec: seals payloads before they leave and opens those that come; the server never has its key, the workers need it too.
+        """
+        return Connecting(Client(parse_address(address), name, Payloads(codec)))
 
     @property
     def shards(self) -> int:
@@ -99,7 +103,9 @@ class Client(Methods):
             try:
                 connection = await self._connection(shard)
                 reply = await connection.ask(m.Call(method, args, repeat), shard)
-            except Lost as e:
+            except FuseeError as e:
+                if not isinstance(e, Lost):
+                    raise self.payloads.opened_error(e) from None
                 now = loop.time()
                 if now - asked_at > GOOD_WHILE_S:
                     pause, away_since = RECONNECT_FIRST_S, now
@@ -116,9 +122,9 @@ class Client(Methods):
     async def _call(self, shard: int, call: Call) -> Any:
         method = call.__struct_config__.tag
         assert isinstance(method, str)
-        value = await self._ask(shard, method, msgspec.msgpack.encode(call))
+        value = await self._ask(shard, method, msgspec.msgpack.encode(self.payloads.sealed(call)))
         decoder = _ANSWERS.get(type(call))
-        return None if decoder is None else decoder.decode(value)
+        return None if decoder is None else self.payloads.answer(decoder.decode(value))
 
     async def _read(self, shard: int, method: str, args: tuple[Any, ...]) -> Any:
         value = await self._ask(shard, method, msgspec.msgpack.encode(args))

@@ -208,7 +208,7 @@ class RunCtx(Ctx):
 
     async def signal(self, id: str, signal: Any, value: Any = None) -> None:
         name, codec = named(signal)
-        ask_send(self._run, "signal", check_id(id), name, codec.encode(value, f'the value of signal "{name}"'))
+        ask_send(self._run, "signal", check_id(id), name, codec.encode(value, f'the value of signal "{name}"', self._run.shard.payloads.bytes_max))
 
     async def cancel(self, id: str, reason: str = "") -> None:
         ask_send(self._run, "cancel", check_id(id), "", reason_text(reason).encode())
@@ -240,7 +240,7 @@ class RunCtx(Ctx):
     def _start_child(self, workflow: Any, id: str, input: Any, close: Close, timeout: Duration | None) -> ChildCall:
         if close not in ("terminate", "cancel", "abandon"):
             raise Rejected(f'close= is "terminate", "cancel" or "abandon", not {close!r}')
-        name, data, codec = target(workflow, input)
+        name, data, codec = target(workflow, input, self._run.shard.payloads.bytes_max)
         return ask_child(self._run, name, check_id(id), data, codec, close, to_ms_or_none(timeout, "child timeout"))
 
     async def child(
@@ -287,7 +287,7 @@ class RunCtx(Ctx):
     def set_attributes(self, mapping: Mapping[str, Any] | None = None, **attributes: Any) -> None:
         run = self._run
         values = {**(mapping or {}), **attributes}
-        data = ANY.encode(values, "search attributes")
+        data = ANY.encode(values, "search attributes", run.shard.payloads.bytes_max)
         op = run.loop.next_op()
         if run.ask(op, "attributes", "") is None:
             run.record(r.Attributes(run.number, run.tick(), op, data))
@@ -297,7 +297,7 @@ class RunCtx(Ctx):
         return self._run.patched(checked_name("patch", name))
 
     async def continue_as_new(self, workflow: Any, input: Any = None) -> NoReturn:
-        name, data, _ = target(workflow, input)
+        name, data, _ = target(workflow, input, self._run.shard.payloads.bytes_max)
         ask_to_continue(self._run, name, data)
 
 

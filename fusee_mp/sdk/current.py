@@ -6,6 +6,7 @@ from uuid import uuid4
 
 from typing_extensions import TypeForm
 
+from fusee_mp.bounds import PAYLOAD_BYTES_MAX
 from fusee_mp.payload.converter import codec_of
 from fusee_mp.runtime.steps import CURRENT, Body
 from fusee_mp.sdk.target import ANY
@@ -34,9 +35,10 @@ class CurrentStep:
         From any thread. Recorded at most every 100 ms; the newest value counts. It also keeps the step's `heartbeat_timeout` from
         passing. After the attempt has ended it does nothing. Raises PayloadError for a value that cannot be carried.
         """
-        payload = ANY.encode(value, "the value of heartbeat")
-        if self._body is not None:
-            self._body.report(self._generation, payload)
+        body = self._body
+        payload = ANY.encode(value, "the value of heartbeat", PAYLOAD_BYTES_MAX if body is None else body.bytes_max)
+        if body is not None:
+            body.report(self._generation, payload)
 
     @overload
     def progress(self) -> Any: ...

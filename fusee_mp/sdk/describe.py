@@ -10,6 +10,7 @@ import msgspec
 
 from fusee_mp.core import records as r
 from fusee_mp.payload.failure import decode_failure, summary
+from fusee_mp.payload.sealing import PLAIN, Payloads, is_closed, said_of_closed
 from fusee_mp.runtime.home import OPEN_STATUSES
 from fusee_mp.sdk.types import JournalRecord, PendingStep, RunDetail, RunStatus
 from fusee_mp.sdk.types import Status as StatusWord
@@ -35,10 +36,10 @@ def status_of(row: Status, shard: int) -> RunStatus:
     return RunStatus(**_common(row, shard), cursor=f"{shard}:{row.cursor}")
 
 
-def detail_of(row: Description, shard: int) -> RunDetail:
-    records = [r.decode(data) for data in r.unframe(row.data)]
-    found = row.found
-    failure = msgspec.to_builtins(decode_failure(found.result)) if found.status == "failed" and found.result else None
+def detail_of(row: Description, shard: int, payloads: Payloads = PLAIN) -> RunDetail:
+    records = [payloads.shown(r.decode(data)) for data in r.unframe(row.data)]
+    found = payloads.shown(row.found)
+    failure = _failure(found.result) if found.status == "failed" and found.result else None
     return RunDetail(
         **_common(found, shard), reason=found.reason, failure=failure, pending=_pending(records),
         journal=[journal_record(record, lsn, seq) for seq, (record, lsn) in enumerate(zip(records, row.lsns, strict=True))],
@@ -53,15 +54,25 @@ def journal_record(record: r.Record, lsn: int, seq: int) -> JournalRecord:
 
 
 def _shown(value: Any) -> Any:
-    """Payloads are JSON: shown as the value they hold."""
+    """Payloads are JSON: shown as the value they hold, or as sealed and by which key."""
     if isinstance(value, msgspec.Struct):
         return {name: _shown(inner) for name, inner in msgspec.structs.asdict(value).items()}
     if not isinstance(value, bytes):
         return value
+    if is_closed(value):
+        return said_of_closed(value)
     try:
         return json.loads(value) if value else None
     except ValueError:
         return value
+
+
+def _failure(payload: bytes) -> dict[str, Any]:
+    return said_of_closed(payload) if is_closed(payload) else msgspec.to_builtins(decode_failure(payload))
+
+
+def _last(failure: bytes) -> str:
+    return f"[sealed: {said_of_closed(failure)}]" if is_closed(failure) else summary(decode_failure(failure))
 
 
 def _pending(records: list[r.Record]) -> list[PendingStep]:
@@ -82,4 +93,4 @@ def _news(record: r.Attempt | r.Heartbeat | r.Awaiting) -> dict[str, Any]:
     if isinstance(record, r.Awaiting):
         return {"attempt": record.attempt, "next_attempt": None}
     due = instant(record.retry_at) if record.retry_at else None
-    return {"attempt": record.attempt + 1, "next_attempt": due, "last_failure": summary(decode_failure(record.failure))}
+    return {"attempt": record.attempt + 1, "next_attempt": due, "last_failure": _last(record.failure)}

@@ -20,6 +20,7 @@ from fusee_mp.errors import NotFound, Rejected, StepFailed
 from fusee_mp.names import checked_name
 from fusee_mp.payload.converter import Codec
 from fusee_mp.payload.failure import encode_failure
+from fusee_mp.payload.sealing import PLAIN, Payloads
 from fusee_mp.runtime.children import cause_of
 from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.describe import detail_of, status_of
@@ -40,7 +41,8 @@ T = TypeVar("T")
 class Methods(TimedMethods):
     """What can be asked of workflows, from anywhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, payloads: Payloads = PLAIN) -> None:
+        self.payloads = payloads
         self._name = secrets.token_hex(8)
         self._pid = os.getpid()
         self._requests = 0
@@ -57,6 +59,10 @@ class Methods(TimedMethods):
     @abstractmethod
     async def _read(self, shard: int, method: str, args: tuple[Any, ...]) -> Any:
         """Ask the shard's keeper; the answer covers everything acknowledged before."""
+
+    def _payloads_of(self, shard: int) -> Payloads:
+        """What opens the records of a shard."""
+        return self.payloads
 
     def _request_id(self) -> str:
         if os.getpid() != self._pid:  # a fork must not repeat its parent's request IDs
@@ -93,9 +99,9 @@ class Methods(TimedMethods):
         """
         _one_of("on_running", on_running, ("fail", "use_existing", "terminate"))
         _one_of("on_finished", on_finished, ("allow", "allow_if_failed", "refuse", "use_existing"))
-        name, data, codec = target(workflow, input)
+        name, data, codec = target(workflow, input, self.payloads.bytes_max)
         id = secrets.token_hex(16) if id is None else check_id(id)
-        values = None if attributes is None else ANY.encode(dict(attributes), "attributes")
+        values = None if attributes is None else ANY.encode(dict(attributes), "attributes", self.payloads.bytes_max)
         await self._call(shard_of(id, self.shards), StartCall(
             id, name, data, *self._request(request_id), on_running, on_finished, to_ms_or_none(deadline, "deadline"), values,
         ))
@@ -132,9 +138,9 @@ class Methods(TimedMethods):
         ended. A new run's validator is asked after the start: what it refuses has started the run all the same.
         Raises as `start` and `Run.update` do.
         """
-        type_name, data, codec = target(workflow, input)
+        type_name, data, codec = target(workflow, input, self.payloads.bytes_max)
         name, value_codec, returns = changed(update)
-        payload, request = value_codec.encode(value, f'the value of update "{name}"'), self._request_id()
+        payload, request = value_codec.encode(value, f'the value of update "{name}"', self.payloads.bytes_max), self._request_id()
         outcome = await self._call(shard_of(check_id(id), self.shards), StartWithUpdateCall(
             id, type_name, data, name, payload, update_id_of(update_id, request), request,
         ))
@@ -145,7 +151,7 @@ class Methods(TimedMethods):
 
         Raises Rejected for a token that is stale, used, altered or not of this server, and for a value that is not what it `returns`.
         """
-        await self._complete(token, "ok", ANY.encode(value, "the value of the completion"), request_id)
+        await self._complete(token, "ok", ANY.encode(value, "the value of the completion", self.payloads.bytes_max), request_id)
 
     async def fail(self, token: str, error: str | BaseException, *, request_id: str | None = None) -> None:
         """Let the operation that `ctx.completion` waits for raise this error; text is raised as StepFailed. Raises as `complete`."""
@@ -177,7 +183,7 @@ class Methods(TimedMethods):
         """The newest run of an ID with its journal; None when there is none."""
         shard = shard_of(check_id(id), self.shards)
         row = await self._read(shard, "describe", (id,))
-        return None if row is None else detail_of(row, shard)
+        return None if row is None else detail_of(row, shard, self._payloads_of(shard))
 
     async def list(self, where: Where | None = None, limit: int = 100, after: str | None = None,
                    shards: Sequence[int] | None = None) -> list[RunStatus]:

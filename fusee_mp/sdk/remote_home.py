@@ -19,7 +19,8 @@ import msgspec
 from fusee_mp.bounds import FRAME_BYTES_MAX, KIB, MIB, RECORD_BYTES_MAX
 from fusee_mp.core.calls import decode_call
 from fusee_mp.core.records import LENGTH_BYTES, unframe
-from fusee_mp.errors import FuseeError, LeaseLost, ProtocolError, Rejected
+from fusee_mp.errors import FuseeError, LeaseLost, PayloadError, ProtocolError, Rejected
+from fusee_mp.payload.sealing import PLAIN, Payloads
 from fusee_mp.runtime.shard_runtime import ShardRuntime
 from fusee_mp.sdk.connection import Connection
 from fusee_mp.sdk.remote_limits import RemoteLimits
@@ -48,12 +49,14 @@ class RemoteHome(Connection):
 
     def __init__(
         self, shard: int, welcome: m.Welcome, local: Callable[[int], ShardRuntime | None], on_lost: Callable[[RemoteHome, str], None],
+        payloads: Payloads = PLAIN,
     ) -> None:
         super().__init__(Preface(ConnectionKind.WORKER, shard))
         self.beat_s = welcome.ping_ms / 1000
         self.beats_max = max(3, round(SILENCE_S / self.beat_s))
         self._act_s = welcome.revoke_ms / 1000 * ACT_SHARE
         self.shard = shard
+        self._payloads = payloads
         self.epoch = 0
         self.base_lsn = 0
         self.runtime: ShardRuntime | None = None
@@ -193,12 +196,15 @@ class RemoteHome(Connection):
         def reply(value: Any, error: FuseeError | None) -> None:
             self._calls.pop(request, None)
             if error is None:
-                self.send(m.Reply(msgspec.msgpack.encode(value)), request, self.shard, self.epoch)
+                self.send(m.Reply(msgspec.msgpack.encode(self._payloads.sealed_answer(value))), request, self.shard, self.epoch)
             elif not isinstance(error, LeaseLost):  # then the shard's next holder answers
-                self.send(m.error_message(error), request, self.shard, self.epoch)
+                self.send(m.error_message(self._payloads.sealed_error(error)), request, self.shard, self.epoch)
 
         try:
-            call = decode_call(message.args)
+            call = self._payloads.opened(decode_call(message.args))
+        except PayloadError as e:
+            reply(None, e)
+            return
         except msgspec.DecodeError as e:
             reply(None, Rejected(f'the call "{message.method}" cannot be read here: {e}. Use the same version on both sides'))
             return

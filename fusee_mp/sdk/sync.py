@@ -19,6 +19,7 @@ from typing import Any, Final, Generic, Self, TypedDict, TypeVar, Unpack, overlo
 
 from fusee_mp.duration import Duration
 from fusee_mp.errors import Rejected, Unavailable
+from fusee_mp.payload.sealing import PayloadCodec
 from fusee_mp.sdk.client import Client
 from fusee_mp.sdk.config import Config
 from fusee_mp.sdk.definitions import Workflow
@@ -26,6 +27,7 @@ from fusee_mp.sdk.engine import Engine
 from fusee_mp.sdk.handles import Asks, Changes, Sends
 from fusee_mp.sdk.methods import Methods
 from fusee_mp.sdk.run import Run
+from fusee_mp.sdk.sync_timed import SyncTimed
 from fusee_mp.sdk.types import OnFinished, OnRunning, RunDetail, RunStatus, Where
 
 A = TypeVar("A")
@@ -191,7 +193,7 @@ class SyncRun(Generic[R_co]):
         self._thread.call(lambda: self._run.resume(request_id=request_id))
 
 
-class SyncMethods(Generic[M]):
+class SyncMethods(SyncTimed[M]):
     """What SyncEngine and SyncClient share: the methods of `Methods`, each blocking until there is an answer."""
 
     def __init__(self, thread: LoopThread, home: M) -> None:
@@ -308,9 +310,9 @@ class SyncClient(SyncMethods[Client]):
     """`Client` for blocking code. Made by `connect`."""
 
     @classmethod
-    def connect(cls, address: str, *, name: str = "") -> SyncClient:
+    def connect(cls, address: str, *, name: str = "", codec: PayloadCodec | None = None) -> SyncClient:
         """A client of the server at this address: `with SyncClient.connect(..) as client`. Raises Unavailable, Rejected."""
-        return cls(*_begin("client", lambda: _client(address, name)))
+        return cls(*_begin("client", lambda: _client(address, name, codec)))
 
     async def _close(self) -> None:
         await self._home.close()
@@ -321,8 +323,8 @@ async def _engine(opening: Any) -> Engine:
     return engine
 
 
-async def _client(address: str, name: str) -> Client:
-    return await Client.connect(address, name=name)
+async def _client(address: str, name: str, codec: PayloadCodec | None) -> Client:
+    return await Client.connect(address, name=name, codec=codec)
 
 
 def _begin(what: str, make: Callable[[], Coroutine[Any, Any, M]]) -> tuple[LoopThread, M]:

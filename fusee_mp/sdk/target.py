@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fusee_mp.bounds import REASON_BYTES_MAX
+from fusee_mp.bounds import PAYLOAD_BYTES_MAX, REASON_BYTES_MAX
 from fusee_mp.errors import Rejected
 from fusee_mp.names import checked_name
 from fusee_mp.payload.converter import Codec, codec_of
@@ -13,24 +13,25 @@ from fusee_mp.sdk.handles import Asks, Changes, Receives, Sends
 ANY: Final = codec_of(Any)
 
 
-def target(workflow: Any, input: Any) -> tuple[str, bytes, Codec]:
+def target(workflow: Any, input: Any, bytes_max: int = PAYLOAD_BYTES_MAX) -> tuple[str, bytes, Codec]:
     """The workflow's name, its encoded input, and what carries its result."""
     if isinstance(workflow, Workflow):
-        return workflow.name, workflow.input_codec.encode(input, f'the input of workflow "{workflow.name}"'), workflow.result_codec
+        data = workflow.input_codec.encode(input, f'the input of workflow "{workflow.name}"', bytes_max)
+        return workflow.name, data, workflow.result_codec
     if not isinstance(workflow, str):
         raise Rejected(f"expected a workflow made by @workflow, or its name, found {workflow!r:.120}: decorate the function")
     name = checked_name("workflow", workflow)
-    return name, ANY.encode(input, f'the input of workflow "{name}"'), ANY
+    return name, ANY.encode(input, f'the input of workflow "{name}"', bytes_max), ANY
 
 
 def reason_text(reason: object) -> str:
     """The reason, if it is text that a record can hold; else Rejected."""
     try:
-        if isinstance(reason, str) and len(reason.encode()) <= REASON_BYTES_MAX:
+        if isinstance(reason, str) and len(reason.encode()) <= REASON_BYTES_MAX and not "\0" <= reason[:1] < "\t":
             return reason
     except UnicodeEncodeError:
         pass
-    raise Rejected(f"reason: expected text of at most {REASON_BYTES_MAX:,} bytes of UTF-8 without lone surrogates, found {reason!r:.80}."
+    raise Rejected(f"reason: expected text of at most {REASON_BYTES_MAX:,} bytes of UTF-8 without lone surrogates, and not a control character first, found {reason!r:.80}."
                    " Shorten or decode it.", option="reason")
 
 

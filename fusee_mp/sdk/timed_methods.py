@@ -10,6 +10,7 @@ from fusee_mp.core.time_calls import GatherCall, SchedulesCall, ScheduleShown, S
 from fusee_mp.core.windows import Rule
 from fusee_mp.errors import Rejected
 from fusee_mp.payload.converter import Codec
+from fusee_mp.payload.sealing import Payloads
 from fusee_mp.sdk.awaited import AwaitedRun
 from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.run import Run
@@ -23,6 +24,8 @@ R = TypeVar("R")
 
 
 class TimedMethods(ABC):
+    payloads: Payloads
+
     @property
     @abstractmethod
     def shards(self) -> int:
@@ -51,7 +54,7 @@ class TimedMethods(ABC):
         if not isinstance(spec, ScheduleSpec):
             raise Rejected(f"expected ScheduleSpec(workflow=.., every=..), found {spec!r:.120}")
         handle = ScheduleHandle(self, id)
-        name, data, _ = target(spec.workflow, spec.input)
+        name, data, _ = target(spec.workflow, spec.input, self.payloads.bytes_max)
         call = SetScheduleCall(id, name, data, spec.timezone, spec.rule, *self._request(None))
         await self._call(shard_of(id, self.shards), call)
         return handle
@@ -89,7 +92,7 @@ class TimedMethods(ABC):
         """
         if not isinstance(rule, Debounce):
             raise Rejected(f"expected Debounce(window), found {rule!r:.120}")
-        name, data, codec = target(workflow, input)
+        name, data, codec = target(workflow, input, self.payloads.bytes_max)
         return await self._gather(name, key, data, rule.rule, event_id, codec)
 
     @overload
@@ -104,17 +107,17 @@ class TimedMethods(ABC):
         if not isinstance(rule, Batch):
             raise Rejected(f"expected Batch(size, wait), found {rule!r:.120}")
         name, codec = (workflow.name, workflow.result_codec) if isinstance(workflow, Workflow) else (target(workflow, None)[0], ANY)
-        return await self._gather(name, key, _one_event(workflow, name, event), rule.rule, event_id, codec)
+        return await self._gather(name, key, _one_event(workflow, name, event, self.payloads.bytes_max), rule.rule, event_id, codec)
 
     async def _gather(self, name: str, key: str, data: bytes, rule: Rule, event_id: str | None, codec: Codec) -> Run[Any]:
         call = GatherCall(name, key, rule, data, event_id, *self._request(None))
         return AwaitedRun(self, await self._call(shard_of(check_id(key), self.shards), call), codec)  # type: ignore[arg-type]
 
 
-def _one_event(workflow: Any, name: str, event: Any) -> bytes:
+def _one_event(workflow: Any, name: str, event: Any, bytes_max: int) -> bytes:
     """The event as the workflow's list has it: what stands between the brackets of a list of it alone."""
     codec = workflow.input_codec if isinstance(workflow, Workflow) else ANY
-    data: bytes = codec.encode([event], f'the events of workflow "{name}"')
+    data: bytes = codec.encode([event], f'the events of workflow "{name}"', bytes_max)
     if data[:1] != b"[":
         raise Rejected(f'workflow "{name}" takes no list: a batch hands it a list of events. Annotate its input as list[..].', workflow=name)
     return data[1:-1]

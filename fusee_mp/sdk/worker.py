@@ -20,6 +20,7 @@ from typing import Any, Final
 import fusee_mp
 from fusee_mp.duration import Duration, to_ms
 from fusee_mp.errors import FuseeError, LeaseLost, Unavailable
+from fusee_mp.payload.sealing import PLAIN, PayloadCodec, Payloads
 from fusee_mp.runtime.crew import Crew
 from fusee_mp.runtime.shard_runtime import ShardRuntime
 from fusee_mp.sdk.address import Address, parse_address
@@ -79,7 +80,7 @@ class Worker:
 
     def __init__(
         self, address: Address, workflows: Sequence[Workflow[Any, Any]], max_shards: int, lifespan: Lifespan | None, grace: Duration,
-        name: str,
+        name: str, payloads: Payloads = PLAIN,
     ) -> None:
         self._address = address
         self._registry = WorkflowRegistry(workflows)
@@ -88,7 +89,8 @@ class Worker:
         self._grace_s = to_ms(grace, "grace") / 1000
         self.name = name or address.name or f"{os.uname().nodename}-{os.getpid()}"
         self._instance = secrets.token_hex(8)
-        self.engine = Client(address, self.name)
+        self._payloads = payloads
+        self.engine = Client(address, self.name, payloads)
         self._runtimes: dict[int, ShardRuntime] = {}
         self._homes: dict[int, RemoteHome] = {}
         self._taking: set[int] = set()
@@ -104,15 +106,16 @@ class Worker:
     @staticmethod
     def connect(
         address: str, *, workflows: Sequence[Workflow[Any, Any]], max_shards: int = 0, lifespan: Lifespan | None = None,
-        grace: Duration = "30s", name: str = "",
+        grace: Duration = "30s", name: str = "", codec: PayloadCodec | None = None,
     ) -> Joining:
         """A worker of the server at this address: `async with Worker.connect(..) as worker: await worker.run()`.
 
         Entered once it holds a shard; until one is free it waits as a standby. max_shards: 0 takes all that are free. lifespan: a
-        context manager entered before the first lease, for pools and clients. grace: what running steps get when it leaves.
+        context manager entered before the first lease, for pools and clients. grace: what running steps get when it leaves. codec:
+        seals every payload before it goes to the server, which never has the key; clients need it too.
         Raises Unavailable when no server answers at first; later it reconnects for ever.
         """
-        return Joining(Worker(parse_address(address), workflows, max_shards, lifespan, grace, name))
+        return Joining(Worker(parse_address(address), workflows, max_shards, lifespan, grace, name, Payloads(codec)))
 
     @property
     def held(self) -> list[int]:
@@ -191,7 +194,7 @@ class Worker:
         home: RemoteHome | None = None
         try:
             await self._old_lease_gone(shard)
-            home = await connect(self._address, lambda: RemoteHome(shard, self._welcome, self._local, self._lost))
+            home = await connect(self._address, lambda: RemoteHome(shard, self._welcome, self._local, self._lost, self._payloads))
             self._homes[shard] = home
             await self._take_over(shard, home, await home.lease(self.name, self._instance))
         except Exception as e:
@@ -216,7 +219,8 @@ class Worker:
                 raise Unavailable(f"this worker holds shard {shard} already") from None
 
     async def _take_over(self, shard: int, home: RemoteHome, state: State) -> None:
-        runtime = ShardRuntime(shard, self._welcome.shards, self._registry, home, clock=clock_ms, draw=random.random, crew=self._crew)
+        runtime = ShardRuntime(
+            shard, self._welcome.shards, self._registry, home, clock=clock_ms, draw=random.random, crew=self._crew, payloads=self._payloads)
         self._runtimes[shard] = runtime
         self._crew.shards = list(self._runtimes.values())
         home.attach(runtime)
