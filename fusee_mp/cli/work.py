@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -16,6 +15,7 @@ import click
 from fusee_mp.cli.modules import Program, load
 from fusee_mp.cli.output import say_json
 from fusee_mp.errors import Unavailable
+from fusee_mp.runtime.collector import settle
 from fusee_mp.sdk.sync import new_loop
 from fusee_mp.sdk.worker import Worker
 
@@ -40,7 +40,7 @@ def work(job: Job, is_patient: bool) -> int:
     # A supervisor has them blocked, and a child begins as its parent was.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     program = load(job.module)
-    gc.freeze()
+    settle()
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_until_stopped(job, program, is_patient))
     return 0
