@@ -32,7 +32,7 @@ def _seconds(ms: int | None) -> float | None:
     return None if ms is None else ms / 1000
 
 
-@click.group(help=COMMANDS["schedule"] + " Times are in ISO 8601.")
+@click.group(help=COMMANDS["schedule"] + " Times are in ISO 8601; each command takes --json.")
 def command() -> None:
     """The commands below."""
 

@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Struct
 
 from fusee_mp.core.permits import LimitSpec
-
 from fusee_mp.core.time_calls import ScheduleCall, SchedulesCall, TimeMutation
 
 OnRunning: TypeAlias = Literal["fail", "use_existing", "terminate"]

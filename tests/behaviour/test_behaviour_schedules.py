@@ -79,20 +79,26 @@ async def _count_is(engine: Any, type: str, count: int) -> bool:
     return bool(await engine.count({"type": type, "status": "ok"}) == count)
 
 
-def test_what_was_started_is_known_after_a_restart(tmp_path: Path) -> None:
-    """D20; without a trace of the run in test_runtime_timed.py"""
+def test_an_instant_is_known_when_the_retention_of_its_run_has_ended_and_after_a_restart(tmp_path: Path) -> None:
+    """D20"""
     async def main() -> None:
         place = Place(tmp_path / "data")
-        async with place.engine(ALL) as engine:
+        async with place.engine(ALL, retention="25ms") as engine:
             handle = await engine.schedule("range", ScheduleSpec(workflow=tenfold, input=1, every="1ms", paused=True))
             assert await handle.backfill(ms(1), ms(50)) == 50
-            await until(lambda: _count_is(engine, "tenfold", 50))
-        async with place.engine(ALL) as engine:
-            handle = engine.schedule_handle("range")
+            await until(lambda: sum(runtime.metrics.finished for runtime in engine.runtimes) == 50)
+            await until(lambda: _is_gone(engine, schedule_run_id("range", 1)))
             assert await handle.backfill(ms(1), ms(51)) == 1
-            assert (await handle.describe()).started == 51
+        async with place.engine(ALL, retention="25ms") as engine:
+            handle = engine.schedule_handle("range")
+            assert await handle.backfill(ms(1), ms(52)) == 1
+            assert (await handle.describe()).started == 52
 
     run(main())
+
+
+async def _is_gone(engine: Any, id: str) -> bool:
+    return await engine.status(id) is None
 
 
 def test_a_schedule_fires_pauses_is_filled_in_and_deleted(place: Place) -> None:

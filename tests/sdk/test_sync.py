@@ -9,11 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from fusee_mp import Ctx, NotFound, Rejected, SyncClient, SyncEngine, Unavailable, WorkflowFailed, step, workflow
+from fusee_mp import (
+    Batch, Ctx, Debounce, NotFound, Rejected, ScheduleSpec, SyncClient, SyncEngine, Unavailable, WorkflowFailed, step, workflow,
+)
 from fusee_mp import signal as signal_
 from fusee_mp.cli.demonstration.stage import Stage
 
@@ -32,6 +35,11 @@ async def doubled(ctx: Ctx, number: int) -> int:
     return await double(number)
 
 
+@workflow("summed")
+async def summed(ctx: Ctx, numbers: list[int]) -> int:
+    return sum(numbers)
+
+
 @workflow("waiting")
 async def waiting(ctx: Ctx) -> int:
     return await ctx.wait_for(GO)
@@ -42,7 +50,7 @@ async def failing(ctx: Ctx) -> None:
     raise LookupError("nothing there")
 
 
-ALL = (doubled, waiting, failing)
+ALL = (doubled, summed, waiting, failing)
 
 
 @pytest.fixture
@@ -231,3 +239,19 @@ print(SyncEngine.open({str(tmp_path / "data")!r}, workflows=ALL).execute(doubled
 """
     done = subprocess.run([sys.executable, "-c", program], check=False, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout) == (0, "8\n"), done.stderr
+
+
+def test_schedules_and_windows_have_blocking_methods() -> None:
+    with SyncEngine.memory(workflows=ALL) as engine:
+        handle = engine.schedule("s", ScheduleSpec(workflow=doubled, input=4, every="1d", paused=True))
+        assert handle.trigger().result(PATIENCE_S) == 8
+        assert handle.backfill(datetime(2025, 1, 1, tzinfo=UTC), datetime(2025, 1, 3, tzinfo=UTC)) == 3
+        handle.resume()
+        handle.pause()
+        assert engine.schedule_handle("s").describe().started == 4 and len(handle.next_times(2)) == 2
+        assert [detail.id for detail in engine.schedules()] == ["s"]
+        handle.delete()
+        with pytest.raises(NotFound):
+            handle.describe()
+        assert engine.debounce(doubled, "k", 3, Debounce("10ms")).result(PATIENCE_S) == 6
+        assert engine.batch(summed, "k", 3, Batch(1, "1m")).result(PATIENCE_S) == 3
