@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from fusee_mp.errors import FuseeError, StorageError
 from fusee_mp.payload.sealing import Payloads
 from fusee_mp.runtime.home import Found
 from fusee_mp.runtime.run import Run
+from fusee_mp.runtime.weight import RUN_BYTES, Budget, weight
 
 if TYPE_CHECKING:
     from fusee_mp.runtime.shard_runtime import ShardRuntime
@@ -27,6 +29,7 @@ PAGE_MS: Final = 60_000
 PAGE_RUNS: Final = 256
 RUN_MAX: Final = (1 << 63) - 1
 DEAD_TIMERS_MAX: Final = 4_096
+CROWD: Final = 64
 
 
 class ParkedTimer:
@@ -70,8 +73,13 @@ class Deadline:
 class Residence:
     """Marks runs quiet, parks them, and lets finished ones go."""
 
-    def __init__(self, shard: ShardRuntime, park_after_ms: int | None) -> None:
+    def __init__(self, shard: ShardRuntime, park_after_ms: int | None, budget: Budget) -> None:
         self._shard = shard
+        self._budget = budget
+        self._idle_bytes = 0
+        self._is_hurrying = False
+        self.crowd = sys.maxsize if budget.bytes_max is None else CROWD  # so many had a turn: look at them now
+        budget.add(self)
         self.park_after_ms = park_after_ms
         self.touched: dict[int, Run] = {}  # had a turn since the last look
         self._idle: OrderedDict[int, Run] = OrderedDict()  # quiet, the longest first
@@ -87,12 +95,16 @@ class Residence:
         now = self._shard.clock()
         touched, self.touched = self.touched, {}
         for number, run in touched.items():
-            self._idle.pop(number, None)
+            self._not_idle(number)
             if run.is_quiet and not run.left_memory:
                 if not run.quiet:
                     self._mark(run, parked=False)
                 run.touched_ms = now
                 self._idle[number] = run
+                if self._budget.bytes_max is not None:
+                    run.weight = weight(run)
+                    self._idle_bytes += run.weight
+        self._budget.enforce()
         if self.park_after_ms is not None:
             self._park_idle(now - self.park_after_ms)
         self._sweep()
@@ -106,9 +118,44 @@ class Residence:
             run = next(iter(self._idle.values()))
             if run.touched_ms > before_ms:
                 return
-            del self._idle[run.number]
-            if run.quiet and run.is_quiet:
-                self.park(run)
+            self.park_longest()
+
+    def _not_idle(self, number: int) -> None:
+        run = self._idle.pop(number, None)
+        if run is not None:
+            self._idle_bytes -= run.weight
+
+    @property
+    def loaded_bytes(self) -> int:
+        """What its runs take, estimated."""
+        return self._idle_bytes + RUN_BYTES * (len(self._shard.by_number) - len(self._idle))
+
+    @property
+    def quiet_since(self) -> int | None:
+        """Since when the run is quiet that has been so for longest."""
+        return next(iter(self._idle.values())).touched_ms if self._idle else None
+
+    def park_longest(self) -> int:
+        """Park the run that has been quiet for longest; what it took, estimated."""
+        run = next(iter(self._idle.values()))
+        self._not_idle(run.number)
+        if run.quiet and run.is_quiet:
+            self.park(run)
+            self._shard.work_soon()
+        return max(run.weight, RUN_BYTES)
+
+    def hurry(self) -> None:
+        """Parked runs leave memory once the keeper has applied their records: let it do so now."""
+        if not self._is_hurrying:
+            self._is_hurrying = True
+            self._shard.ask_keeper("by_run", (0,), self._hurried, self._shard.lsn)
+
+    def _hurried(self, _: object, __: object) -> None:
+        self._is_hurrying = False
+
+    def close(self) -> None:
+        """The shard leaves this process."""
+        self._budget.remove(self)
 
     def park(self, run: Run) -> None:
         """A quiet run leaves memory; its next arrival loads it again."""

@@ -50,7 +50,7 @@ class Run:
 
     __slots__ = (
         "shard", "number", "id", "journal", "loop", "context", "registered", "main", "tasks", "fresh", "gate", "steps", "signals",
-        "cancel_asked", "is_over", "sealed", "broken", "quarantined", "quiet", "touched_ms",
+        "cancel_asked", "is_over", "sealed", "broken", "quarantined", "quiet", "touched_ms", "weight",
         "complaints", "left_memory", "outcome", "said_quarantined", "offspring", "hands_on", "is_frozen", "attributes", "conditions", "handlers", "is_parked",
         "sweep_at",
         "is_paused", "pause_reason", "held_steps", "completions",
@@ -93,6 +93,7 @@ class Run:
         self.is_frozen = False  # its code is gone, and what arrives waits for a reset or its return
         self.hands_on = False  # it ends, and another run of its ID goes on in its place
         self.touched_ms = 0
+        self.weight = 0  # in bytes, estimated, while it is quiet and there is a budget
         self.complaints: list[str] = []
 
     # Records.

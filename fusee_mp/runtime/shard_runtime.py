@@ -35,6 +35,7 @@ from fusee_mp.runtime.registry import Registry
 from fusee_mp.runtime.residence import PAGE_MS, Deadline, Residence
 from fusee_mp.runtime.retention import KEEP_ALL, Keeping, Retention
 from fusee_mp.runtime.run import Run
+from fusee_mp.runtime.weight import Budget
 from fusee_mp.runtime.schedules import Schedules
 from fusee_mp.store.results import State
 
@@ -63,6 +64,7 @@ class ShardRuntime:
         self, shard: int, shards: int, registry: Registry, home: Home, *,
         clock: Callable[[], int], draw: Callable[[], float], crew: Crew, park_after_ms: int | None = 10_000,
         payloads: Payloads = PLAIN, keeping: Keeping = KEEP_ALL,
+        budget: Budget | None = None,
     ) -> None:
         """`clock` gives milliseconds since the Unix epoch, `draw` a number in [0, 1)."""
         self.shard = shard
@@ -89,7 +91,7 @@ class ShardRuntime:
         self.calls = Calls(self)
         self.schedules = Schedules(self, self.calls)
         self.windows = Gathering(self, self.calls)
-        self.residence = Residence(self, park_after_ms)
+        self.residence = Residence(self, park_after_ms, budget or Budget())
         self.keeping = keeping
         self.retention = Retention(self, keeping)
         self.metrics = Metrics()
@@ -165,6 +167,7 @@ class ShardRuntime:
         if self.is_closed:
             return
         self.is_closed = True
+        self.residence.close()
         for timer in (self._alarm, self._tending):
             if timer is not None:
                 timer.cancel()
@@ -280,14 +283,16 @@ class ShardRuntime:
             return
         self._working, self._is_scheduled = True, False
         left = ITEMS_A_SLICE
-        runnable, free, may_act = self._runnable, self._free, self.home.may_act
+        runnable, free, may_act, residence = self._runnable, self._free, self.home.may_act, self.residence
         try:
             while left:
                 left -= 1
                 if runnable:
                     run = runnable.popleft()
-                    self.residence.touched[run.number] = run
+                    residence.touched[run.number] = run
                     self._pump(run)
+                    if len(residence.touched) >= residence.crowd:
+                        residence.tend()
                 elif free and may_act():  # asked each time: a process may be frozen and thawed between any two effects
                     _, effect, args = free.popleft()
                     effect(*args)

@@ -22,6 +22,7 @@ from fusee_mp.runtime.crew import Crew
 from fusee_mp.runtime.limits import LocalLimits
 from fusee_mp.runtime.retention import KEEP_ALL, Keeping
 from fusee_mp.runtime.shard_runtime import ShardRuntime
+from fusee_mp.runtime.weight import Budget
 from fusee_mp.sdk.config import Config
 from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.methods import Methods
@@ -137,10 +138,11 @@ class Engine(Methods):
         config = self._config
         park_after_ms = 10_000 if config is None else config.park_after_ms
         keeping = KEEP_ALL if config is None else Keeping(config.retention_ms, config.keep_history, config.archive_history)
+        budget = Budget(None if config is None else config.memory_budget)
         for shard, host in enumerate(self._hosts):
             runtime = ShardRuntime(
                 shard, self._shards, self._registry, LocalHome(self, shard, host), clock=clock_ms, draw=random.random,
-                crew=self._crew, park_after_ms=park_after_ms, payloads=self._payloads_beside(shard), keeping=keeping,
+                crew=self._crew, park_after_ms=park_after_ms, payloads=self._payloads_beside(shard), keeping=keeping, budget=budget,
             )
             host.on_durable, host.on_applied, host.on_failed = runtime.durable, runtime.applied, self._stopped
             self.runtimes.append(runtime)
