@@ -88,6 +88,8 @@ class Gathering:
     is_open = True  # as a timer: one is set for the first window to close, and set again when it is due
 
     def due(self) -> None:
+        if self._alarm_ms is not None and self._shard.clock() < self._alarm_ms:
+            return  # one that was set before an earlier one: it was done with that
         self._alarm_ms = None
         closed = self._windows.pass_time(self._shard.clock())
         for at in range(0, len(closed), WINDOWS_CLOSED_MAX):

@@ -27,6 +27,7 @@ from fusee_mp.core.time_calls import (
     SetScheduleCall,
 )
 from fusee_mp.core.wishes import begin_of, end_of
+from fusee_mp.core.zones import zone_of
 from fusee_mp.errors import FuseeError, NotFound, Rejected, StorageError
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ class Schedules:
         now, table = self._shard.clock(), self._tables.get(call.id)
         effects: list[Effect] = []
         try:
+            zone_of(call.zone)
             if table is None:
                 table = Timetable(call.type, call.input, call.zone, Schedule(call.id, call.rule, now))
             else:
@@ -253,7 +255,7 @@ class Schedules:
     def _next_page(self, call: BackfillCall, so_far: Backfilled) -> None:
         if self._shard.is_closed:
             return
-        if len(self._shard.outbox) > OUTBOX_MAX:
+        if len(self._shard.outbox) > OUTBOX_MAX or self._shard.home.refusal:
             self._shard.loop.call_later(OUTBOX_RETRY_S, self._next_page, call, so_far)
         elif (table := self._tables.get(call.id)) is None:
             self._calls.refuse(call, self._shard.lsn, self._missing(call.id))

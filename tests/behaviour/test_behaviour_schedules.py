@@ -11,9 +11,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from behaviour_places import Place, run, until
-from behaviour_timed import ALL, holds, stamped, tenfold
+from behaviour_timed import ALL, collected, holds, stamped, tenfold
 
 from fusee_mp import (
+    Batch,
     Client,
     NotFound,
     PayloadError,
@@ -324,5 +325,27 @@ def test_schedules_work_over_a_server_and_keep_firing_after_a_takeover(tmp_path:
                         await again.describe()
                     ids = await run_ids(client, "stamped")
                     assert len(set(ids)) == len(ids) >= after.started
+
+    run(main())
+
+
+def test_nothing_is_lost_or_started_twice_when_the_whole_server_is_killed(tmp_path: Path) -> None:
+    async def main() -> None:
+        with serving(tmp_path / "data", shards=2) as tree:
+            async with Client.connect(tree.address) as client, Worker.connect(tree.address, workflows=ALL):
+                handle = await client.schedule("s", ScheduleSpec(workflow=stamped, every="20ms", overlap="allow", catch_up="1h"))
+                events = [await client.batch(collected, "k", n, Batch(5, "500ms"), event_id=f"event-{n}") for n in range(7)]
+                for _ in range(2):
+                    before = await has_started(handle, (await handle.describe()).started + 3)
+                    await asyncio.to_thread(tree.restart)
+                    await has_started(handle, before.started + 3)
+                await handle.pause()
+                shown = await handle.describe()
+                await until(lambda: _count_is(client, "stamped", shown.started))
+                ids = await run_ids(client, "stamped")
+                instants = sorted(int(id.partition("@")[2]) for id in ids)
+                assert instants == list(range(instants[0], instants[-1] + 20, 20)) and shown.skipped == 0
+                results = {each.id: await each.result(20) for each in events}
+                assert sorted(n for result in results.values() for n in result) == list(range(7))
 
     run(main())
