@@ -38,6 +38,8 @@ COMMANDS: Final = {
     "update": "Change a workflow by its handler, and print the result.",
     "cancel": "Ask a workflow to end: its code can clean up.",
     "terminate": "End a workflow at once: its code is not asked.",
+    "reset": "Go on before a step of a workflow, in a new run: what came before is taken from its journal.",
+    "delete": "Forget a workflow that has ended: its result, its journal, its attributes.",
     "list": "List workflows, newest first.",
     "count": "Count workflows.",
     "schedule": "Start workflows by time: make, look at and change schedules.",

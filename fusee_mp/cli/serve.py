@@ -29,6 +29,10 @@ hand back first; a second one ends at once. A server that was killed goes on fro
               help="Who waits for the disk: the shard process, a helper of it, or whichever is faster.")
 @click.option("--checkpoint-interval", "checkpoint_interval_ms", type=options.DURATION_MS, default="30s", show_default=True,
               metavar="DURATION", help="How often the store is made safe from a crash of the machine, so that log files can be reused.")
+@click.option("--retention", "retention_ms", type=options.DURATION_MS, metavar="DURATION",
+              help="How long ended workflows are kept, unless the workflow says otherwise.  [default: for ever]")
+@click.option("--keep-history/--no-keep-history", default=True, show_default=True, help="Keep the journals of ended workflows too.")
+@click.option("--archive-history", is_flag=True, help="Move the journals of workflows whose retention has ended to the archive.")
 @parent_.option
 @options.log_level
 @options.as_json

@@ -25,7 +25,8 @@ class ServeOptions:
     has, and for a new one a shard per core, at most 8. `grace_ms`: what leaving workers get when the server stops. `ping_ms`,
     `revoke_ms`: how often a peer is asked, and after how much silence it counts as gone. `silence_ms`: after so long without an
     answer a shard process is killed and started again, after so long without progress of its store it is reported. `program`: what
-    runs a shard process; its options follow as JSON.
+    runs a shard process; its options follow as JSON. `retention_ms`: how long ended runs are kept, None for ever; `keep_history`: their
+    journals too; `archive_history`: then these go to the archive.
     """
 
     dir: str
@@ -39,6 +40,9 @@ class ServeOptions:
     flush: Literal["auto", "inline", "helper"] = "auto"
     segment_bytes: int = bounds.SEGMENT_BYTES_DEFAULT
     checkpoint_interval_ms: int = 30_000
+    retention_ms: int | None = None
+    keep_history: bool = True
+    archive_history: bool = False
     program: tuple[str, ...] = SHARD_PROGRAM
 
     def __post_init__(self) -> None:
@@ -50,6 +54,8 @@ class ServeOptions:
         for name in ("ping_ms", "revoke_ms", "silence_ms", "checkpoint_interval_ms"):
             value = getattr(self, name)
             _require(0 < value <= bounds.DURATION_MS_MAX, name, "more than 0 ms", value)
+        _require(self.keep_history or not self.archive_history, "archive_history", "keep_history too", False, "there is nothing to archive")
+        _require(self.retention_ms is None or 0 <= self.retention_ms <= bounds.DURATION_MS_MAX, "retention_ms", "0 ms or more", self.retention_ms)
         _require(0 <= self.grace_ms <= bounds.DURATION_MS_MAX, "grace_ms", "0 ms or more", self.grace_ms)
         _require(self.revoke_ms >= 2 * self.ping_ms, "revoke_ms", f"at least twice ping_ms ({self.ping_ms})", self.revoke_ms)
         LogOptions(**self.log)

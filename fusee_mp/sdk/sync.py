@@ -184,6 +184,14 @@ class SyncRun(Generic[R_co]):
         """End the run without asking its code."""
         self._thread.call(lambda: self._run.terminate(reason, request_id=request_id))
 
+    def reset(self, step_name: str, *, occurrence: int = 1, request_id: str | None = None) -> None:
+        """Go on before a step, in a new run of the ID. Raises as `Run.reset` does."""
+        self._thread.call(lambda: self._run.reset(step_name, occurrence=occurrence, request_id=request_id))
+
+    def delete(self, *, request_id: str | None = None) -> None:
+        """Forget the ID's ended runs. Raises as `Run.delete` does."""
+        self._thread.call(lambda: self._run.delete(request_id=request_id))
+
     def pause(self, reason: str = "", *, request_id: str | None = None) -> None:
         """Start no further step body of the run until it is resumed. Bodies that run may end, and what arrives is recorded."""
         self._thread.call(lambda: self._run.pause(reason, request_id=request_id))

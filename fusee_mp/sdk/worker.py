@@ -18,11 +18,13 @@ from types import TracebackType
 from typing import Any, Final
 
 import fusee_mp
-from fusee_mp.duration import Duration, to_ms
+from fusee_mp.duration import Duration, to_ms, to_ms_or_none
 from fusee_mp.errors import FuseeError, LeaseLost, Unavailable
 from fusee_mp.payload.sealing import PLAIN, PayloadCodec, Payloads
 from fusee_mp.runtime.crew import Crew
+from fusee_mp.runtime.retention import Keeping
 from fusee_mp.runtime.shard_runtime import ShardRuntime
+from fusee_mp.runtime.weight import Budget
 from fusee_mp.sdk.address import Address, parse_address
 from fusee_mp.sdk.client import RECONNECT_FIRST_S, RECONNECT_MOST_S, Client
 from fusee_mp.sdk.connection import Connection, connect
@@ -80,7 +82,7 @@ class Worker:
 
     def __init__(
         self, address: Address, workflows: Sequence[Workflow[Any, Any]], max_shards: int, lifespan: Lifespan | None, grace: Duration,
-        name: str, payloads: Payloads = PLAIN,
+        name: str, payloads: Payloads = PLAIN, park_after_ms: int | None = 10_000, memory_budget: int | None = None,
     ) -> None:
         self._address = address
         self._registry = WorkflowRegistry(workflows)
@@ -90,6 +92,8 @@ class Worker:
         self.name = name or address.name or f"{os.uname().nodename}-{os.getpid()}"
         self._instance = secrets.token_hex(8)
         self._payloads = payloads
+        self._park_after_ms = park_after_ms
+        self._budget = Budget(memory_budget)
         self.engine = Client(address, self.name, payloads)
         self._runtimes: dict[int, ShardRuntime] = {}
         self._homes: dict[int, RemoteHome] = {}
@@ -107,15 +111,19 @@ class Worker:
     def connect(
         address: str, *, workflows: Sequence[Workflow[Any, Any]], max_shards: int = 0, lifespan: Lifespan | None = None,
         grace: Duration = "30s", name: str = "", codec: PayloadCodec | None = None,
+        park_after: Duration | None = "10s", memory_budget: int | None = None,
     ) -> Joining:
         """A worker of the server at this address: `async with Worker.connect(..) as worker: await worker.run()`.
 
         Entered once it holds a shard; until one is free it waits as a standby. max_shards: 0 takes all that are free. lifespan: a
         context manager entered before the first lease, for pools and clients. grace: what running steps get when it leaves. codec:
         seals every payload before it goes to the server, which never has the key; clients need it too.
+        park_after, memory_budget: when quiet runs leave memory, as in Config.
         Raises Unavailable when no server answers at first; later it reconnects for ever.
         """
-        return Joining(Worker(parse_address(address), workflows, max_shards, lifespan, grace, name, Payloads(codec)))
+        park_after_ms = to_ms_or_none(park_after, "park_after")
+        return Joining(Worker(
+            parse_address(address), workflows, max_shards, lifespan, grace, name, Payloads(codec), park_after_ms, memory_budget))
 
     @property
     def held(self) -> list[int]:
@@ -220,7 +228,9 @@ class Worker:
 
     async def _take_over(self, shard: int, home: RemoteHome, state: State) -> None:
         runtime = ShardRuntime(
-            shard, self._welcome.shards, self._registry, home, clock=clock_ms, draw=random.random, crew=self._crew, payloads=self._payloads)
+            shard, self._welcome.shards, self._registry, home, clock=clock_ms, draw=random.random, crew=self._crew, payloads=self._payloads,
+            park_after_ms=self._park_after_ms, budget=self._budget,
+            keeping=Keeping(self._welcome.retention_ms, self._welcome.history, self._welcome.archive))
         self._runtimes[shard] = runtime
         self._crew.shards = list(self._runtimes.values())
         home.attach(runtime)

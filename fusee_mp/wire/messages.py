@@ -76,7 +76,10 @@ class Hello(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The router takes the worker. `features` are those of the HELLO that are granted."""
+    """The router takes the worker. `features` are those of the HELLO that are granted.
+
+    What is kept of ended runs: `retention_ms` (None: for ever), `history` (their journals), `archive` (then these go to the archive).
+    """
 
     KIND = Kind.WELCOME
     server: Name
@@ -84,6 +87,9 @@ class Welcome(Message, frozen=True):
     ping_ms: Number
     revoke_ms: Number
     features: Number = 0
+    retention_ms: Number | None = None
+    history: bool = True
+    archive: bool = False
 
 
 class Assign(Message, frozen=True):

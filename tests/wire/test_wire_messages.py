@@ -25,6 +25,7 @@ BY_HINT: dict[Any, st.SearchStrategy[Any]] = {
     messages.Name: st.text(max_size=30),
     messages.Shard: st.integers(0, SHARDS_MAX - 1),
     messages.Number: U64,
+    messages.Number | None: st.none() | U64,
     list[messages.Name]: st.lists(st.text(max_size=9), max_size=4),
     list[messages.Shard]: st.lists(st.integers(0, SHARDS_MAX - 1), max_size=9),
     dict[str, Any]: FACTS,
