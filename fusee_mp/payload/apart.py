@@ -78,7 +78,8 @@ class Apart:
         return bytes((APART,)) + msgspec.msgpack.encode(Reference(run, name, len(payload), zlib.crc32(payload)))
 
     def get(self, payload: bytes) -> bytes:
-        """The payload that a reference stands for. Raises PayloadError for one that is none, StorageError when its file is not as it was."""
+        """The payload that a reference stands for. Raises PayloadError for one that is none, StorageError when its file is not
+        as it was."""
         at = _reference(payload)
         path = self._directory / str(at.run) / at.name
         try:
@@ -86,8 +87,9 @@ class Apart:
         except OSError as e:
             raise StorageError(f"payload file {path} cannot be read: {e}. Restore it from a backup", path=str(path)) from e
         if len(found) != at.size or zlib.crc32(found) != at.crc:
-            raise StorageError(f"payload file {path} is damaged: expected {at.size} bytes with checksum {at.crc:#x}, found {len(found)} with"
-                               f" {zlib.crc32(found):#x}. Restore it from a backup", path=str(path))
+            found_said = f"{len(found)} with {zlib.crc32(found):#x}"
+            raise StorageError(f"payload file {path} is damaged: expected {at.size} bytes with checksum {at.crc:#x}, found {found_said}."
+                               " Restore it from a backup", path=str(path))
         return found
 
     @staticmethod

@@ -1,7 +1,7 @@
 # Payloads on their way out of the process and back: sealed by a codec, and stored apart when they are large.
 #
-# Who holds the key sees payloads in clear: workflow code, the runtime, a caller. Records, frames and files hold them sealed. So there is one
-# pair of doors, `sealed` and `opened`, over the structs that travel (records, calls, answers).
+# Who holds the key sees payloads in clear: workflow code, the runtime, a caller. Records, frames and files hold them sealed. So there is
+# one pair of doors, `sealed` and `opened`, over the structs that travel (records, calls, answers).
 # Rule 1: every field of bytes is a payload, also in a struct within the struct, but those named in CLEAR; so is every text named in
 #         TEXTS. A kind of record that is added later is sealed without anybody's thinking of it.
 # Rule 2: a payload in clear is JSON, which never begins with a byte below 9. So its first byte says what a payload is. One that is sealed
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from types import UnionType
 from typing import Any, Final, Protocol, TypeVar, Union, get_args, get_origin
 
@@ -118,14 +118,14 @@ class Payloads:
             return payload
         if first == APART:
             if self.apart is None:
-                raise PayloadError("this payload is stored apart from the log, by an embedded engine with payload_offload_bytes: read it with an"
-                                   " engine on that directory.", key=None)
+                raise PayloadError("this payload is stored apart from the log, by an embedded engine with payload_offload_bytes: read it with"
+                                   " an engine on that directory.", key=None)
             return self._open(self.apart.get(payload))
         if first == sealed_list.FIRST:
             return b"[" + b",".join(map(self._open, sealed_list.unpack(payload))) + b"]"
         if self._codec is None:
-            raise PayloadError(f"this payload is sealed{_with_key(payload)}, and there is no codec here. Give codec= to the engine, worker or"
-                               " client.", key=key_id(payload))
+            raise PayloadError(f"this payload is sealed{_with_key(payload)}, and there is no codec here. Give codec= to the engine, worker"
+                               " or client.", key=key_id(payload))
         return self._codec.open(payload)
 
     def _open_or_leave(self, payload: bytes) -> bytes:
@@ -178,7 +178,8 @@ def _with_key(sealed: bytes) -> str:
 
 def _checked(codec: PayloadCodec) -> PayloadCodec:
     if not callable(getattr(codec, "seal", None)) or not callable(getattr(codec, "open", None)):
-        raise Rejected(f'codec: expected something with `seal` and `open`, such as AesGcm({{"k1": key}}), found {codec!r:.80}', option="codec")
+        raise Rejected(f'codec: expected something with `seal` and `open`, such as AesGcm({{"k1": key}}), found {codec!r:.80}.',
+                       option="codec")
     sealed = codec.seal(b"null")
     if not isinstance(sealed, bytes) or sealed[:1] not in [bytes((first,)) for first in CODECS] or codec.open(sealed) != b"null":
         raise Rejected(f"codec {codec!r:.80}: expected `seal` to give bytes that begin with {CODECS} and that `open` gives back, found"
@@ -201,7 +202,7 @@ def _changed(struct: S, payload: Callable[[bytes], bytes], text: Callable[[str],
     return struct if changes is None else msgspec.structs.replace(struct, **changes)
 
 
-@lru_cache(maxsize=None)
+@cache
 def fields_of(kind: type[Struct]) -> tuple[tuple[str, type[Any]], ...]:
     """The fields of a kind of struct that hold payloads: each with bytes, str, or Struct for a struct that holds some itself."""
     found: list[tuple[str, type[Any]]] = []

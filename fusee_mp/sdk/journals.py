@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -20,6 +20,7 @@ from msgspec import Struct, structs
 
 from fusee_mp.core import records as r
 from fusee_mp.errors import StorageError
+from fusee_mp.payload.sealing import Payloads
 from fusee_mp.sdk.describe import journal_record
 from fusee_mp.sdk.types import JournalRecord
 
@@ -70,6 +71,10 @@ class Journal:
         except ValueError as e:
             raise StorageError(f'the journal of workflow ID "{workflow_id}" cannot be read: {e}. Restore its directory from a backup') from e
         return cls(workflow_id, shard, tuple(lsns), facts)  # type: ignore[arg-type]
+
+    def opened(self, payloads: Payloads) -> Journal:
+        """The journal with its payloads in clear. Raises PayloadError, StorageError."""
+        return replace(self, facts=tuple(map(payloads.opened, self.facts)))
 
     def followed_by(self, later: Sequence[tuple[int, r.RunRecord]]) -> Journal:
         """This journal with further records, each with its LSN."""

@@ -17,6 +17,7 @@ from fusee_mp.core.calls import Outcome
 from fusee_mp.core.journal import Journal as Machine
 from fusee_mp.errors import FuseeError, NonDeterminismError
 from fusee_mp.payload.failure import Failure, decode_failure, summary
+from fusee_mp.payload.sealing import PayloadCodec, Payloads
 from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.journals import Journal
 from fusee_mp.sdk.registry import WorkflowRegistry
@@ -32,7 +33,7 @@ class Replay:
     """What became of a replay. ok: a run with this journal goes on with this code. finished: the journal has the run's end.
 
     error: why it is not ok: a NonDeterminismError that names what the journal has, what the code asked for, and where;
-    UnknownWorkflow when the code is missing; FuseeError for code that does not yield.
+    UnknownWorkflow when the code is missing; PayloadError when a payload cannot be opened; FuseeError for code that does not yield.
     """
 
     ok: bool
@@ -41,13 +42,18 @@ class Replay:
 
 
 class Replayer:
-    """Runs code against journals. Raises Rejected when two workflows share a name."""
+    """Runs code against journals. codec: opens their payloads. Raises Rejected when two workflows share a name."""
 
-    def __init__(self, *, workflows: Sequence[Workflow[Any, Any]]) -> None:
+    def __init__(self, *, workflows: Sequence[Workflow[Any, Any]], codec: PayloadCodec | None = None) -> None:
         self._workflows = WorkflowRegistry(workflows)
+        self._payloads = Payloads(codec)
 
     def replay(self, journal: Journal) -> Replay:
         """Replay one journal, inside or outside of a running event loop. Whatever the code does is in the answer."""
+        try:
+            journal = journal.opened(self._payloads)
+        except FuseeError as e:
+            return Replay(False, journal.done is not None, e)
         with stage(self._workflows) as played:
             performance = played.play(journal.facts)
         done = journal.done
