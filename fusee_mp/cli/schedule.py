@@ -52,17 +52,21 @@ def _of_one(body: Callable[..., Any]) -> Callable[..., Any]:
 @options.workflow_id
 @click.option("--workflow", type=options.NAME, required=True, help="What it starts.")
 @click.option("--input", "given", type=options.JSON, metavar="JSON", help="The input of each run.")
-@click.option("--every", "every_ms", type=options.DURATION_MS, metavar="DURATION", help="At each multiple of this duration since 1970, such as 10m.")
+@click.option("--every", "every_ms", type=options.DURATION_MS, metavar="DURATION",
+              help="At each multiple of this duration since 1970, such as 10m.")
 @click.option("--cron", metavar="TEXT", help='Five fields, such as "0 2 * * *".')
 @click.option("--timezone", default="UTC", show_default=True, help='The zone of --cron and of the runs, such as "Europe/Berlin".')
 @click.option("--overlap", type=click.Choice(("skip", "buffer_one", "allow", "cancel", "terminate")), default="skip", show_default=True,
               help="What to do with an instant while the run before is open.")
 @click.option("--paused", is_flag=True, help="Start nothing by time until it is resumed.")
-@click.option("--jitter", "jitter_ms", type=options.DURATION_MS, default="0s", metavar="DURATION", help="Put each start off by up to so much.")
+@click.option("--jitter", "jitter_ms", type=options.DURATION_MS, default="0s", metavar="DURATION",
+              help="Put each start off by up to so much.")
 @click.option("--catch-up", "catch_up_ms", type=options.DURATION_MS, default="1m", show_default=True, metavar="DURATION",
               help="Make up after downtime what is late by no more than this.")
-@click.option("--gap", type=click.Choice(("skip", "shift")), default="skip", show_default=True, help="Local times that the clock jumps over.")
-@click.option("--fold", type=click.Choice(("first", "last", "both")), default="first", show_default=True, help="Local times that exist twice.")
+@click.option("--gap", type=click.Choice(("skip", "shift")), default="skip", show_default=True,
+              help="Local times that the clock jumps over.")
+@click.option("--fold", type=click.Choice(("first", "last", "both")), default="first", show_default=True,
+              help="Local times that exist twice.")
 @_common
 def create(id: str, workflow: str, given: Any, every_ms: int | None, cron: str | None, jitter_ms: int, catch_up_ms: int, timeout_ms: int,
            address: str, as_json: bool, **rest: Any) -> None:
@@ -152,9 +156,11 @@ def backfill(id: str, first: datetime, last: datetime, timeout_ms: int, address:
 def _facts(detail: ScheduleDetail) -> dict[str, Any]:
     spec = detail.spec
     return {
-        "id": detail.id, "workflow": spec.workflow, "input": spec.input, "every": None if spec.every is None else spec.every.total_seconds(),
+        "id": detail.id, "workflow": spec.workflow, "input": spec.input,
+        "every": None if spec.every is None else spec.every.total_seconds(),
         "cron": spec.cron, "timezone": spec.timezone, "overlap": spec.overlap, "gap": spec.gap, "fold": spec.fold,
-        "jitter": spec.jitter.total_seconds(), "catch_up": spec.catch_up.total_seconds(), "paused": detail.paused, "started": detail.started,
+        "jitter": spec.jitter.total_seconds(), "catch_up": spec.catch_up.total_seconds(),
+        "paused": detail.paused, "started": detail.started,
         "skipped": detail.skipped, "next": _shown(detail.next) or None, "open": list(detail.open),
     }
 

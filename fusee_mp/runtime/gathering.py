@@ -70,7 +70,8 @@ class Gathering:
 
     def _refusal(self, call: GatherCall) -> FuseeError | None:
         if call.key in self._shard.schedules:
-            return Rejected(f'key "{call.key}" is the ID of a schedule, and its runs have IDs of the same form. Use another key.', key=call.key)
+            return Rejected(f'key "{call.key}" is the ID of a schedule, and its runs have IDs of the same form. Use another key.',
+                            key=call.key)
         return self._calls.start_refusal(call)
 
     def _gathered(self, call: GatherCall, place: Place, window: str, closed: list[Closed]) -> int:
@@ -135,6 +136,7 @@ def _saved(rows: list[StoredWindow], events: list[StoredEvent]) -> dict[str, Any
         } for row in rows if row.closed is None],
         "closed": [
             {"closed_ms": row.closed, "place": places[row.id], "event_id": id, "run_id": row.id}
-            for row in sorted((row for row in rows if row.closed is not None), key=lambda row: row.closed or 0) for id in ids.get(row.id, [])
+            for row in sorted((row for row in rows if row.closed is not None), key=lambda row: row.closed or 0)
+            for id in ids.get(row.id, [])
         ],
     }

@@ -167,7 +167,8 @@ class Schedules:
             self._calls.refuse(call, 0, e)
             return
         self._put(table)
-        record = r.ScheduleSet(now, call.id, call.type, call.input, call.zone, table.machine.now, request=call.request, answer=encode_answer(None))
+        record = r.ScheduleSet(
+            now, call.id, call.type, call.input, call.zone, table.machine.now, request=call.request, answer=encode_answer(None))
         self._calls.done(call, self._record(table, record, effects), None)
 
     def _put(self, table: Timetable) -> None:
@@ -180,11 +181,11 @@ class Schedules:
         if call.id in self._unreadable:
             return self._missing(call.id)
         if self._shard.windows.has_key(call.id):
-            return Rejected(f'schedule "{call.id}": a debounce or batch window of this key is open, and their runs have IDs of the same form.'
-                            " Give the schedule another ID.", id=call.id)
+            return Rejected(f'schedule "{call.id}": a debounce or batch window of this key is open, and their runs have IDs of the same'
+                            " form. Give the schedule another ID.", id=call.id)
         if len(call.input) > SCHEDULE_INPUT_BYTES_MAX:
-            return Rejected(f"the input of a schedule's runs has at most {SCHEDULE_INPUT_BYTES_MAX:,} bytes, this one has {len(call.input):,}."
-                            " Keep the value elsewhere and give its address.", id=call.id)
+            return Rejected(f"the input of a schedule's runs has at most {SCHEDULE_INPUT_BYTES_MAX:,} bytes, this one has"
+                            f" {len(call.input):,}. Keep the value elsewhere and give its address.", id=call.id)
         return self._calls.start_refusal(call)
 
     def change(self, call: ChangeScheduleCall) -> None:

@@ -118,7 +118,8 @@ def _timing(every: Duration | None, cron: str | None, timezone: str, gap: Gap, f
     if every is not None:
         if (gap, fold) != ("skip", "first"):
             CronTime("* * * * *", timezone, gap, fold).check()
-            raise Rejected("ScheduleSpec: gap= and fold= are for cron=, whose local times clock changes concern. Leave them out.", option="gap")
+            raise Rejected("ScheduleSpec: gap= and fold= are for cron=, whose local times clock changes concern. Leave them out.",
+                           option="gap")
         return Every(to_ms(every, "every"))
     assert cron is not None
     if not isinstance(cron, str):
@@ -224,5 +225,6 @@ def unix_ms(what: str, at: datetime) -> int:
 
 def _aware(what: str, at: datetime) -> datetime:
     if not isinstance(at, datetime) or at.tzinfo is None or at.utcoffset() is None:
-        raise Rejected(f"{what}: expected a datetime with a zone, found {at!r:.80}. Write datetime(.., tzinfo=UTC), or a ZoneInfo.", option=what)
+        raise Rejected(f"{what}: expected a datetime with a zone, found {at!r:.80}. Write datetime(.., tzinfo=UTC), or a ZoneInfo.",
+                       option=what)
     return at

@@ -119,6 +119,7 @@ def _one_event(workflow: Any, name: str, event: Any, bytes_max: int) -> bytes:
     codec = workflow.input_codec if isinstance(workflow, Workflow) else ANY
     data: bytes = codec.encode([event], f'the events of workflow "{name}"', bytes_max)
     if data[:1] != b"[":
-        raise Rejected(f'workflow "{name}" takes no list: a batch hands it a list of events. Annotate its input as list[..].', workflow=name)
+        raise Rejected(f'workflow "{name}" takes no list: a batch hands it a list of events. Annotate its input as list[..].',
+                       workflow=name)
     return data[1:-1]
 

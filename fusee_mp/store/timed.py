@@ -91,7 +91,8 @@ class _Writer:
             (record.window, record.kind, record.workflow, record.key, record.at, record.closes))
         if record.kind == "debounce":
             self._forget_inputs(record.window)
-        self.db.execute("insert into event(lsn, window, id, input) values(?, ?, ?, ?)", (entry.lsn, record.window, record.event, record.input))
+        self.db.execute("insert into event(lsn, window, id, input) values(?, ?, ?, ?)",
+                        (entry.lsn, record.window, record.event, record.input))
         for closing in record.closed:
             if closing.window == record.window:
                 self._close(closing, record.at)
@@ -103,7 +104,8 @@ class _Writer:
         self._tick(record.at, 0)
 
     def _close(self, closing: r.Closing, at: int) -> None:
-        row = self.db.execute("select kind, workflow, key, closes from window where id = ? and closed is null", (closing.window,)).fetchone()
+        row = self.db.execute(
+            "select kind, workflow, key, closes from window where id = ? and closed is null", (closing.window,)).fetchone()
         if row is None:
             return
         kind, workflow, key, closes = row

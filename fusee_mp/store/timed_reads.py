@@ -26,7 +26,8 @@ def windows_state(db: DB) -> WindowsState:
 def windows(db: DB, after: str = "", limit: int = 1000) -> list[StoredWindow]:
     """The windows that are open or kept, by ID."""
     rows = db.execute(
-        "select id, kind, workflow, key, opened, closes, taken, closed from window where id > ? order by id limit ?", (after, limited(limit)))
+        "select id, kind, workflow, key, opened, closes, taken, closed from window where id > ? order by id limit ?",
+        (after, limited(limit)))
     return [StoredWindow(*row) for row in rows]
 
 

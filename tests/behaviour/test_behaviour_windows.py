@@ -76,7 +76,8 @@ def test_a_batch_closes_when_it_is_full_or_its_time_has_come(place: Place) -> No
 
 @pytest.mark.parametrize("make", [
     lambda: Batch(0, "1s"), lambda: Batch(3, 0), lambda: Batch(-1, "1s"), lambda: Batch(10_001, "1s"), lambda: hidden(Batch, "3", "1s"),
-    lambda: hidden(Batch, True, "1s"), lambda: Debounce(0), lambda: Debounce("1s", 0), lambda: Debounce("-1s"), lambda: hidden(Debounce, None),
+    lambda: hidden(Batch, True, "1s"), lambda: Debounce(0), lambda: Debounce("1s", 0), lambda: Debounce("-1s"),
+    lambda: hidden(Debounce, None),
     lambda: hidden(Debounce, "soon"),
 ])
 def test_a_rule_that_cannot_be_is_refused_when_it_is_made(make: Any) -> None:
@@ -137,11 +138,13 @@ def test_what_cannot_be_gathered_is_refused_at_the_call(place: Place) -> None:
         async with place.engine(ALL) as engine:
             any: Any = engine
             for call, error, words in (
-                (any.debounce("nobody", "k", 1, SOON), UnknownWorkflow, "nobody"), (any.debounce(tenfold, "k", "text", SOON), PayloadError, "input"),
+                (any.debounce("nobody", "k", 1, SOON), UnknownWorkflow, "nobody"),
+                (any.debounce(tenfold, "k", "text", SOON), PayloadError, "input"),
                 (any.batch(collected, "k", "text", Batch(2, "1s")), PayloadError, "events"),
                 (any.batch(tenfold, "k", 1, Batch(2, "1s")), PayloadError, "events"),
                 (any.debounce(tenfold, 5, 1, SOON), Rejected, "text"), (any.debounce(tenfold, "", 1, SOON), Rejected, "1 to 1024"),
-                (any.debounce(tenfold, "k", 1, Batch(2, "1s")), Rejected, "Debounce"), (any.batch(collected, "k", 1, SOON), Rejected, "Batch"),
+                (any.debounce(tenfold, "k", 1, Batch(2, "1s")), Rejected, "Debounce"),
+                (any.batch(collected, "k", 1, SOON), Rejected, "Batch"),
                 (any.debounce(tenfold, "k", 1, SOON, event_id=""), Rejected, "event ID"),
             ):
                 with pytest.raises(error, match=words):

@@ -16,7 +16,8 @@ def described(cli: Cli, id: str) -> Any:
 
 def test_a_schedule_is_made_shown_and_deleted(cli: Cli) -> None:
     made = cli("schedule", "create", "nightly", "--workflow", "order", "--input", '{"item": "lamp"}', "--cron", "0 2 * * *",
-               "--timezone", "Europe/Berlin", "--overlap", "buffer_one", "--gap", "shift", "--fold", "both", "--jitter", "1m", "--catch-up", "1h")
+               "--timezone", "Europe/Berlin", "--overlap", "buffer_one", "--gap", "shift", "--fold", "both", "--jitter", "1m",
+               "--catch-up", "1h")
     assert (made.code, made.out) == (0, 'schedule "nightly" is set\n')
     facts = described(cli, "nightly")
     assert facts["workflow"] == "order" and facts["input"] == {"item": "lamp"} and facts["started"] == 0 and not facts["paused"]

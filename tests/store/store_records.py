@@ -150,7 +150,8 @@ class _History:
         ends = [r.End(instant=at - 1, kind="cancel", **self.message()) for _ in range(rng.randrange(2))]
         change = ScheduleChange(at, False, at, 0, None, [at], [at - 1], [], [(at, at)], [at - 1], [])
         return rng.choice([
-            lambda: r.ScheduleSet(at, id, "t", b"1", "UTC", Schedule(id, ScheduleRule(Every(1)), at).now, begins, ends, self.request(), b"x"),
+            lambda: r.ScheduleSet(at, id, "t", b"1", "UTC", Schedule(id, ScheduleRule(Every(1)), at).now, begins, ends, self.request(),
+                                  b"x"),
             lambda: r.ScheduleMoved(at, id, change, begins, ends, self.request(), b"y", self.source()),
             lambda: r.ScheduleMoved(at, id, change, begins), lambda: r.ScheduleMoved(at, id, change),
             lambda: r.ScheduleDeleted(at, id, self.request()),
