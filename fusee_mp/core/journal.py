@@ -151,6 +151,11 @@ class Journal(Generic[H]):
             return self._pending.popleft()
         return None
 
+    @property
+    def unfed(self) -> list[r.Outcome]:
+        """What is recorded and was not fed yet, in its order."""
+        return list(self._pending)
+
     def live(self) -> None:
         """The code has had its turn with everything recorded. Raises NonDeterminismError when it left out what it once asked for."""
         if not self.replaying:

@@ -55,7 +55,7 @@ def wish_in(error: BaseException) -> ContinueAsNew | None:
 
 def continue_as_new(run: Run, wish: ContinueAsNew) -> None:
     """Record the end and the start of the run that goes on."""
-    unseen = [outcome for outcome, _ in run.fresh]
+    unseen = run.journal.unfed + [outcome for outcome, _ in run.fresh]
     signals = [(name, payload) for name, payload in run.signals.untaken()]
     signals += [(outcome.name, outcome.payload) for outcome in unseen if isinstance(outcome, r.Signal)]
     kin = [] if run.offspring is None else list(run.offspring.heirlooms(unseen))

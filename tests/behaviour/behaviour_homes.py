@@ -6,10 +6,14 @@ import asyncio
 from pathlib import Path
 from typing import Any, ClassVar
 
+from behaviour_life import LIFE
 from behaviour_workflows import WORKFLOWS
 
 from fusee_mp import Client, Config, Engine, Worker
 from tests.server.tree import Tree
+
+
+ALL = [*({**LIFE, **WORKFLOWS}.values())]
 
 
 class MemoryHome:
@@ -23,7 +27,7 @@ class MemoryHome:
         self.engine: Any = None
 
     async def open(self) -> None:
-        self.engine = await Engine.memory(workflows=[*WORKFLOWS.values()], shards=self.shards)
+        self.engine = await Engine.memory(workflows=ALL, shards=self.shards)
 
     async def close(self) -> None:
         await self.engine.close()
@@ -41,7 +45,7 @@ class EmbeddedHome:
         self.engine: Any = None
 
     async def open(self) -> None:
-        self.engine = await Engine.open(self._config, workflows=[*WORKFLOWS.values()])
+        self.engine = await Engine.open(self._config, workflows=ALL)
 
     async def close(self) -> None:
         await self.engine.close()
@@ -69,7 +73,7 @@ class ServerHome:
 
     async def open(self) -> None:
         await asyncio.to_thread(self._tree.start)
-        self._worker = await Worker.connect(self._tree.address, workflows=[*WORKFLOWS.values()], name="w")
+        self._worker = await Worker.connect(self._tree.address, workflows=ALL, name="w")
         self.engine = await Client.connect(self._tree.address)
         await until(lambda: len(self._worker.held) == self.shards, "the worker holds every shard")
 
