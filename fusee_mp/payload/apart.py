@@ -33,6 +33,7 @@ _FIELDS: Final[dict[type, str]] = {
     r.Start: "input", r.StepDone: "payload", r.Attempt: "failure", r.Signal: "payload", r.ChildDone: "payload", r.Update: "payload",
     r.UpdateDone: "payload", r.Completed: "payload", r.Done: "payload",
 }
+_ARCHIVED: Final = ".archived"
 _NAME: Final = re.compile(r"[0-9a-f]{16}")
 
 
@@ -83,6 +84,8 @@ class Apart:
         at = _reference(payload)
         path = self._directory / str(at.run) / at.name
         try:
+            if not path.exists():
+                path = self._directory / f"{at.run}{_ARCHIVED}" / at.name
             found = path.read_bytes()
         except OSError as e:
             raise StorageError(f"payload file {path} cannot be read: {e}. Restore it from a backup", path=str(path)) from e
@@ -110,6 +113,13 @@ class Apart:
         for path in place.iterdir():
             if path.name not in named:
                 path.unlink(missing_ok=True)
+
+    def archive(self, run: int) -> None:
+        """The run's journal is about to be archived: its files stay, under a name that no sweep looks at."""
+        place = self._directory / str(run)
+        if place.is_dir():
+            place.rename(place.with_name(f"{run}{_ARCHIVED}"))
+            _flush(self._directory)
 
     def forget(self, run: int) -> None:
         """The run is deleted, which is durable."""

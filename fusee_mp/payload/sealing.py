@@ -100,6 +100,10 @@ class Payloads:
         """The struct in clear as far as that is possible: for people."""
         return _changed(struct, self._open_or_leave, self._open_text)
 
+    def whole(self, struct: S) -> S:
+        """The struct with what is stored apart, sealed as it may be: so that it can leave its directory. Raises StorageError."""
+        return _changed(struct, self._fetch, str)
+
     def answer(self, value: Any) -> Any:
         """The answer to a call in clear. Raises as `opened`."""
         if isinstance(value, Struct):
@@ -118,8 +122,8 @@ class Payloads:
             return payload
         if first == APART:
             if self.apart is None:
-                raise PayloadError("this payload is stored apart from the log, by an embedded engine with payload_offload_bytes: read it with"
-                                   " an engine on that directory.", key=None)
+                raise PayloadError("this payload is stored apart from the log, by an embedded engine with payload_offload_bytes: read it"
+                                   " with an engine on that directory.", key=None)
             return self._open(self.apart.get(payload))
         if first == sealed_list.FIRST:
             return b"[" + b",".join(map(self._open, sealed_list.unpack(payload))) + b"]"
@@ -127,6 +131,9 @@ class Payloads:
             raise PayloadError(f"this payload is sealed{_with_key(payload)}, and there is no codec here. Give codec= to the engine, worker"
                                " or client.", key=key_id(payload))
         return self._codec.open(payload)
+
+    def _fetch(self, payload: bytes) -> bytes:
+        return self.apart.get(payload) if payload[0] == APART and self.apart is not None else payload
 
     def _open_or_leave(self, payload: bytes) -> bytes:
         try:

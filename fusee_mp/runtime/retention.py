@@ -84,7 +84,10 @@ class Retention:
     def delete(self, run: int, request: str = "") -> int:
         """Record that an ended run is gone, and return the record's LSN."""
         shard, apart = self._shard, self._shard.payloads.apart
-        lsn = shard.append(r.encode(r.Deleted(run, shard.clock(), request, self._keeping.archive)))
-        if apart is not None:
+        archive = self._keeping.archive
+        if apart is not None and archive:
+            apart.archive(run)
+        lsn = shard.append(r.encode(r.Deleted(run, shard.clock(), request, archive)))
+        if apart is not None and not archive:
             shard.when_applied(lsn, lambda: apart.forget(run))
         return lsn

@@ -31,7 +31,7 @@ class Config:
     checkpoint_on_shutdown: one more at close, so that the next start has nothing to fold. False closes at once.
     on_exhausted: what a step that runs out of attempts does to its run, unless the workflow says otherwise.
     codec: seals every payload (`AesGcm`). None writes them in clear.
-    payload_offload_bytes: payloads above this are stored apart from the log. None keeps all in it.
+    payload_offload_bytes: payloads above this are stored in files apart from the log, and go with their run. None keeps all in it.
     payload_bytes_max: larger payloads are refused at the sender, before they are sealed.
     """
 
@@ -65,9 +65,6 @@ class Config:
         _one_of("on_exhausted", self.on_exhausted, ("fail", "pause"))
         if self.archive_history and not self.keep_history:
             raise Rejected("Config archive_history: there is nothing to archive without keep_history. Set one of the two.", option="archive_history")
-        if self.archive_history and self.payload_offload_bytes is not None:
-            raise Rejected("Config archive_history: payloads that payload_offload_bytes stores apart go with their run, so its archived journal "
-                           "would lack them. Set one of the two.", option="archive_history")
         if not isinstance(self.dir, (str, PathLike)) or not self.dir:
             raise Rejected(f"Config dir: expected a path, found {self.dir!r:.80}. Name the data directory.", option="dir")
         object.__setattr__(self, "payloads", Payloads(self.codec, self.payload_bytes_max))

@@ -208,7 +208,8 @@ class RunCtx(Ctx):
 
     async def signal(self, id: str, signal: Any, value: Any = None) -> None:
         name, codec = named(signal)
-        ask_send(self._run, "signal", check_id(id), name, codec.encode(value, f'the value of signal "{name}"', self._run.shard.payloads.bytes_max))
+        data = codec.encode(value, f'the value of signal "{name}"', self._run.shard.payloads.bytes_max)
+        ask_send(self._run, "signal", check_id(id), name, data)
 
     async def cancel(self, id: str, reason: str = "") -> None:
         ask_send(self._run, "cancel", check_id(id), "", reason_text(reason).encode())

@@ -25,6 +25,8 @@ from fusee_mp.log.directory import log_directory, read_meta, shard_directory
 from fusee_mp.log.options import Position
 from fusee_mp.log.reader import read_batches
 from fusee_mp.log.recovery import recover
+from fusee_mp.payload.apart import PAYLOADS, Apart
+from fusee_mp.payload.sealing import Payloads
 from fusee_mp.sdk.journals import Journal
 from fusee_mp.store import open_reader, reads
 from fusee_mp.store.archive import DIRECTORY, read_archive
@@ -74,6 +76,7 @@ class _Shard:
 
     def __init__(self, number: int, db: Any, log: Path) -> None:
         self._number = number
+        self._payloads = Payloads(apart=Apart(log.parent / PAYLOADS, None))
         self._archive = log.parent / DIRECTORY
         self._db = db
         self._later: dict[int, list[tuple[int, r.RunRecord]]] = {}  # records by run that the store may not have
@@ -146,7 +149,7 @@ class _Shard:
         for archived in read_archive(self._archive):
             if self._db is not None and reads.by_run(self._db, archived.run) is not None:
                 continue  # a crash came before it was taken out of the store: it had its turn
-            yield Journal.of(archived.id, self._number, archived.lsns, archived.data)
+            yield Journal.of(archived.id, self._number, archived.lsns, archived.data).whole(self._payloads)
 
     def _starts(self) -> Iterator[tuple[int, r.Start]]:
         for run, records in self._later.items():
@@ -172,4 +175,4 @@ class _Shard:
         else:
             return None
         last = journal.lsns[-1] if journal.lsns else 0
-        return journal.followed_by([(lsn, record) for lsn, record in later if lsn > last])
+        return journal.followed_by([(lsn, record) for lsn, record in later if lsn > last]).whole(self._payloads)

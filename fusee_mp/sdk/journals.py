@@ -76,6 +76,10 @@ class Journal:
         """The journal with its payloads in clear. Raises PayloadError, StorageError."""
         return replace(self, facts=tuple(map(payloads.opened, self.facts)))
 
+    def whole(self, payloads: Payloads) -> Journal:
+        """The journal with what its directory stores apart. Raises StorageError."""
+        return replace(self, facts=tuple(map(payloads.whole, self.facts)))
+
     def followed_by(self, later: Sequence[tuple[int, r.RunRecord]]) -> Journal:
         """This journal with further records, each with its LSN."""
         lsns, facts = (lsn for lsn, _ in later), (fact for _, fact in later)
