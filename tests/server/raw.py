@@ -60,13 +60,15 @@ class Raw:
     def ask(self, message: m.Message, kind: type[M], request: int = 7, shard: int = 0, epoch: int = 0) -> M:
         """Send a question; the answer of this kind, or the assertion fails with what came for it instead."""
         self.send(message, request, shard, epoch)
+        skipped: list[m.Message] = []
         while True:
             frame = self.frame()
-            assert frame is not None, "the connection ended before the answer came"
+            assert frame is not None, f"the connection ended before the answer came, after {skipped}"
+            answer = m.decode(frame)
             if frame.request == request:
-                answer = m.decode(frame)
                 assert isinstance(answer, kind), f"expected {kind.__name__}, found {answer}"
                 return answer
+            skipped.append(answer)
 
     def goodbye(self) -> str:
         """Why the other side ends the connection; it must end it."""

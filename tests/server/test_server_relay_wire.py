@@ -8,7 +8,7 @@ import pytest
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.preface import ConnectionKind, Preface
 from fusee_mp.wire.records import pack_records
-from tests.server.raw import Raw, RawLease
+from tests.server.raw import Raw, RawClient, RawLease
 from tests.server.tree import Tree, serving, until
 
 NOTE = b"anything at all"
@@ -108,12 +108,13 @@ def test_a_relay_to_a_shard_that_does_not_exist_ends_the_lease_with_the_reason(t
 
 def test_messages_for_a_shard_that_nobody_holds_are_kept_and_delivered_in_order(tree: Tree) -> None:
     """A23. What is sent again meanwhile takes the place of what it repeats."""
-    with lease(tree, 0) as a:
+    with lease(tree, 0) as a, RawClient(tree.address, 0) as client:
         for _ in range(50):
             a.relay(1, 1, NOTE * 10_000)
         a.relay(1, 2, b"second")
         a.append()
-        a.durable(1)  # the relays before it are at the other shard's process, or on their way
+        a.durable(1)
+        client.ask(m.Call("count", b"\x90"), m.Reply, shard=1)  # went the same way, so they are there
         with lease(tree, 1) as b:
             assert b.delivered()[:4] == (1, 0, a.epoch, 1)
             assert b.delivered()[3] == 2

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -26,11 +27,11 @@ sys.exit(run(ServeOptions(**{name: tuple(value) if isinstance(value, list) else 
 T = TypeVar("T")
 
 
-def until(look: Callable[[], T]) -> T:
+def until(look: Callable[[], T], story: Callable[[], str] = lambda: "it did not come true") -> T:
     """What `look` gives once that is true."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := look()):
-        assert time.monotonic() < deadline, "it did not come true"
+        assert time.monotonic() < deadline, story()
         time.sleep(0.005)
     return found
 
@@ -41,6 +42,13 @@ def is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    """What a process says first; empty when it says nothing within the patience."""
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
+    return process.stdout.readline() if readable else ""
 
 
 class Tree:
@@ -62,8 +70,7 @@ class Tree:
                 [sys.executable, "-c", PROGRAM, json.dumps(self._options)], stdout=subprocess.PIPE, stderr=log, text=True,
                 env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
             )
-        assert self.router.stdout is not None
-        line = self.router.stdout.readline()
+        line = first_line(self.router)
         assert " ready on " in line, f"expected the ready line, found {line!r}; the log:\n{self.log}"
         self.address = line.partition(" ready on ")[2].partition(" ")[0]
         return self

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-from tests.server.tree import PATIENCE_S
+from tests.server.tree import PATIENCE_S, first_line
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,8 +41,7 @@ class WorkerProcess:
 
     def holds(self) -> WorkerProcess:
         """Wait until it holds a shard."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        line = first_line(self.process)
         assert line.startswith("holds"), f"expected a worker that holds a shard, found {line!r}; its log:\n{self.log}"
         return self
 
