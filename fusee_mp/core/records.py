@@ -76,6 +76,7 @@ class Start(_Record, tag=2):
     seed: int = 0
     update: Update | None = None
     zone: str = ""
+    carried: int = 0
 
 
 class StepDone(_Record, tag=3):

@@ -60,6 +60,7 @@ def continue_as_new(run: Run, wish: ContinueAsNew) -> None:
     signals += [(outcome.name, outcome.payload) for outcome in unseen if isinstance(outcome, r.Signal)]
     kin = [] if run.offspring is None else list(run.offspring.heirlooms(unseen))
     start = _start(run, wish)
+    start.carried = len(signals) + sum(result is not None for _, result in kin)
     size = _size(start, signals, kin)
     if size > TOGETHER_BYTES_MAX:
         run.finish("failed", encode_failure(_too_large(run, size)))

@@ -198,7 +198,19 @@ class Run:
             self.main = self.loop.create_task(body, context=Context())
         finally:
             events._set_running_loop(outer)
+        if start.carried:
+            self._feed_carried(start.carried)
         return True
+
+    def _feed_carried(self, count: int) -> None:
+        """What the run before had accepted and not taken is there when the code begins, so it cannot end without having had it."""
+        for _ in range(count):
+            outcome = self.journal.next() if self.journal.replaying else None
+            if outcome is None:
+                if not self.fresh:
+                    return
+                outcome, _ = self.fresh.popleft()
+            self._feed(outcome, UNSET)
 
     def _feed_all(self) -> None:
         journal, fresh, main = self.journal, self.fresh, self.main

@@ -9,8 +9,18 @@ import pytest
 from behaviour_homes import until
 from behaviour_workflows import GO, STOP, WORKFLOWS, notes
 
-from fusee_mp import AlreadyExists, NotFound, PayloadError, Rejected, StepFailed, Terminated, TimedOut, UnknownWorkflow, WorkflowFailed
-from fusee_mp import shard_of
+from fusee_mp import (
+    AlreadyExists,
+    NotFound,
+    PayloadError,
+    Rejected,
+    StepFailed,
+    Terminated,
+    TimedOut,
+    UnknownWorkflow,
+    WorkflowFailed,
+    shard_of,
+)
 
 W = WORKFLOWS
 

@@ -40,7 +40,7 @@ FULL: list[Any] = [
     r.Update(1, AT, "add", "u-1", b"5", "request-5"), r.UpdateDone(1, AT, "u1/1", "add", "u-1", "refused", b"too many"),
     r.Awaiting(1, AT, "2/6", "approval", 3, True), r.Completed(1, AT, "2/6", "approval", 3, "failed", b"{}", "request-6"),
     r.Paused(1, AT, "for the night", "2/1", "request-7"), r.Resumed(1, AT, "request-8"),
-    r.Inherited(9, AT, "order-1/ship", "ship", "cancel", 4, "2/3"), r.Patched(9, AT, "rounding"),
+    r.Start(9, AT, "order-1", "checkout", b"null", origin=4, carried=3), r.Inherited(9, AT, "order-1/ship", "ship", "cancel", 4, "2/3"), r.Patched(9, AT, "rounding"),
     r.Child(9, AT, "3", -1, 0, "c", "ship", b"{}", "cancel", None, 4, "2/3"), r.Send(9, AT, "", 4, 2, "cancel", "c", "", b"", "2/3", 4),
     r.Done(1, AT, "ok", b"1", history=False), r.Deleted(1, AT, "request-9", True),
     r.Refused(AT, "order-1/ship", 3, 8, PARENT, b"7", SOURCE, "ok"),
