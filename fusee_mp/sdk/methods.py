@@ -192,9 +192,9 @@ class Methods(TimedMethods):
         Raises Rejected for a filter or a cursor that cannot be.
         """
         terms = _checked(where)
-        if limit < 1:
-            raise Rejected(f"list(limit=) is at least 1, not {limit}")
-        first, position = _cursor(after)
+        if type(limit) is not int or limit < 1:
+            raise Rejected(f"list(limit=) is a whole number, at least 1, not {limit!r:.80}")
+        first, position = _cursor(after, self.shards)
         found: list[RunStatus] = []
         for shard in _shards(shards, self.shards):
             if shard < first or len(found) >= limit:
@@ -262,12 +262,12 @@ def _shards(wanted: Sequence[int] | None, shards: int) -> Sequence[int]:
     return sorted(set(wanted))
 
 
-def _cursor(after: str | None) -> tuple[int, str | None]:
+def _cursor(after: str | None, shards: int) -> tuple[int, str | None]:
     if after is None:
         return 0, None
-    shard, colon, position = after.partition(":")
-    if not colon or not shard.isdigit():
-        raise Rejected(f"after= takes the cursor of a listed run, not {after!r}")
+    shard, colon, position = after.partition(":") if isinstance(after, str) else ("", "", "")
+    if not colon or not (shard.isascii() and shard.isdecimal() and len(shard) < 8 and int(shard) < shards):
+        raise Rejected(f"after= takes the cursor of a listed run, not {after!r:.80}")
     return int(shard), position
 
 
