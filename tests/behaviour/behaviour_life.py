@@ -156,8 +156,8 @@ async def has_a_child(ctx: Ctx) -> list[int]:
     return [first, await ctx.wait_for(GO), await child.result()]
 
 
-async def parent_that_fails(ctx: Ctx) -> int:
-    child = await ctx.start_child("waits", f"{ctx.workflow_id}/child")
+async def parent_that_fails(ctx: Ctx, close: str) -> int:
+    child = await ctx.start_child("waits", f"{ctx.workflow_id}/child", close=close)  # type: ignore[call-overload]
     await ctx.step("one", call, "one")
     return await child.result()
 

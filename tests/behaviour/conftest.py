@@ -40,3 +40,11 @@ def scene(home: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
         return asyncio.run(main())
 
     return play
+
+
+@pytest.fixture
+def near(home: Any, scene: Scene) -> Scene:
+    """`scene` in this process alone: what a server changes nothing about."""
+    if home is HOMES["server"]:
+        pytest.skip("a server changes nothing about it")
+    return scene

@@ -75,13 +75,13 @@ def test_a_signal_is_counted_or_its_sender_hears_that_it_is_too_late(scene: Any)
     scene(scenario)
 
 
-def test_updates_that_a_run_did_not_accept_go_to_the_next(scene: Any) -> None:
+def test_updates_that_a_run_did_not_accept_go_to_the_next(near: Any) -> None:
     async def scenario(home: Any) -> None:
         run = await home.engine.start(W["adds_in_a_chain"], "c", 0)
         sums = await asyncio.gather(*(run.update(ADD, 1) for _ in range(10)))
         assert sorted(sums) == list(range(1, 11)) and await run.result() == 10
 
-    scene(scenario)
+    near(scenario)
 
 
 @pytest.mark.parametrize(("end", "restarts"), [("ok", False), ("ok", True), ("terminate", False), ("cancel", False)])
@@ -118,7 +118,7 @@ def test_children_belong_to_the_chain_and_feel_its_end(scene: Any, end: str, res
     scene(scenario, restarts=restarts)
 
 
-def test_code_may_give_up_a_child_that_was_handed_on(scene: Any) -> None:
+def test_code_may_give_up_a_child_that_was_handed_on(near: Any) -> None:
     async def scenario(home: Any) -> None:
         run = await home.engine.start(W["cancels_what_was_handed_on"], "p", False)
         with pytest.raises(Cancelled):
@@ -126,7 +126,7 @@ def test_code_may_give_up_a_child_that_was_handed_on(scene: Any) -> None:
         await run.signal(STOP)
         assert await run.result() == "went on"
 
-    scene(scenario)
+    near(scenario)
 
 
 def test_a_chain_that_never_pauses_can_be_cancelled_and_terminated(scene: Any) -> None:
@@ -150,26 +150,26 @@ async def _is_long(home: Any, id: str) -> bool:
     return len(await runs_of(home, id)) > 3
 
 
-def test_the_deadline_is_that_of_the_chain(scene: Any) -> None:
+def test_the_deadline_is_that_of_the_chain(near: Any) -> None:
     async def scenario(home: Any) -> None:
         run = await home.engine.start(W["rolls_on"], "c", 0, deadline="300ms")
         with pytest.raises(TimedOut):
             await run.result(timeout=20)
         assert len(await runs_of(home, "c")) > 1
 
-    scene(scenario)
+    near(scenario)
 
 
-def test_the_wish_to_continue_comes_out_of_a_task_group(scene: Any) -> None:
+def test_the_wish_to_continue_comes_out_of_a_task_group(near: Any) -> None:
     async def scenario(home: Any) -> None:
         CALLS.clear()
         assert await home.engine.execute(W["continues_from_a_group"], "c", False) == "continued"
         assert CALLS == [], "`except Exception` does not meet it"
 
-    scene(scenario)
+    near(scenario)
 
 
-def test_a_handler_that_would_continue_is_told_how(scene: Any) -> None:
+def test_a_handler_that_would_continue_is_told_how(near: Any) -> None:
     async def scenario(home: Any) -> None:
         run = await home.engine.start(W["continues_in_a_handler"], "c")
         with pytest.raises(WorkflowFailed) as failed:
@@ -178,4 +178,4 @@ def test_a_handler_that_would_continue_is_told_how(scene: Any) -> None:
         await run.signal(STOP)
         assert await run.result() == "ended"
 
-    scene(scenario)
+    near(scenario)
