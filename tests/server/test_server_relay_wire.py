@@ -1,10 +1,14 @@
 """Leases and the relay of messages, at the level of frames: hand-driven workers on a server of three shards (A17 to A31)."""
 from __future__ import annotations
 
+import select
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from fusee_mp.bounds import APPENDED_BYTES_MAX
+from fusee_mp.core.records import Signal, encode, frame
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.preface import ConnectionKind, Preface
 from fusee_mp.wire.records import pack_records
@@ -199,6 +203,24 @@ def test_an_append_that_is_none_ends_the_lease_and_leaves_the_log_alone(tree: Tr
         assert b.granted.base_lsn == base + 1  # its own grant and nothing else
         b.append(3)
         assert b.durable(3).lsn == b.granted.base_lsn + 3
+
+
+def test_a_worker_that_appends_faster_than_the_disk_takes_is_held_back_and_nothing_is_lost(tmp_path: Path) -> None:
+    """While nothing is flushed, the shard process takes a bounded part; the rest waits at the worker until the disk goes on."""
+    record = frame(encode(Signal(1_000_000, 0, "big", bytes(4 << 20))))
+    with serving(tmp_path / "data", shards=1, flush="helper", revoke_ms=120_000) as tree, lease(tree, 0) as fast:
+        fast.append()
+        fast.durable(1)
+        helper = next(child for child in tree.shard(0).children() if child.pid != tree.keeper(0).pid)
+        helper.suspend()
+        unsent = memoryview(b"".join(m.encode(m.Append(number, 1, record), 0, 0, fast.epoch) for number in range(2, 42)))
+        whole = len(unsent)
+        while unsent and select.select([], [fast.sock], [], 1.0)[1]:
+            unsent = unsent[fast.sock.send(unsent):]
+        assert APPENDED_BYTES_MAX < whole - len(unsent) < 3 * APPENDED_BYTES_MAX
+        helper.resume()
+        fast.sock.sendall(unsent)
+        assert fast.durable(41).lsn == fast.granted.base_lsn + 41
 
 
 def test_a_connection_asks_for_one_lease_of_the_shard_it_is_for(tree: Tree) -> None:
