@@ -259,3 +259,17 @@ def test_the_answer_to_an_update_is_asked_for_and_may_not_be_left_out() -> None:
         journal.ask("u1/1", "step", "charge")
     with pytest.raises(NonDeterminismError, match='answer "add"'):
         journal.live()
+
+
+def test_a_patch_is_new_at_the_end_of_a_journal_and_old_before() -> None:
+    start = r.Start(1, 0, "id", "t", b"")
+    live: Journal[str] = Journal(start)
+    assert live.patched("p") is None and live.patched("p") is True
+    at_the_end: Journal[str] = Journal.recover([start])
+    assert at_the_end.patched("p") is None
+    behind: Journal[str] = Journal.recover([start, r.Timer(1, 0, "1", "", 5), r.Fired(1, 5, "1")])
+    assert behind.patched("p") is False
+    behind.ask("1", "timer", "")
+    assert behind.next() is not None and behind.patched("q") is None and behind.patched("p") is False
+    told: Journal[str] = Journal.recover([start, r.Patched(1, 0, "p"), r.Timer(1, 0, "1", "", 5)])
+    assert told.patched("p") is True and told.patched("q") is False
