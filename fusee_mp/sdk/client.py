@@ -29,8 +29,9 @@ RECONNECT_FIRST_S: Final = 0.05
 RECONNECT_MOST_S: Final = 1.0
 # How long a server may be away before a call that waits for it gives up.
 AWAY_S: Final = 30.0
-# A call that was lost after it waited for so long was lost by a new trouble.
-GOOD_WHILE_S: Final = 15.0
+# A call that was lost after it waited for so long was lost by a new trouble: the server was there. One that brings down whoever takes
+# it is lost sooner, again and again.
+GOOD_WHILE_S: Final = 1.0
 
 _ANSWERS: Final[dict[type, msgspec.msgpack.Decoder[Any]]] = {
     StartCall: msgspec.msgpack.Decoder(Started),
@@ -99,15 +100,16 @@ class Client(Methods):
         loop = asyncio.get_running_loop()
         pause, away_since, repeat = RECONNECT_FIRST_S, loop.time(), False
         while True:
-            asked_at = loop.time()
+            asked_at = None
             try:
                 connection = await self._connection(shard)
+                asked_at = loop.time()
                 reply = await connection.ask(m.Call(method, args, repeat), shard)
             except FuseeError as e:
                 if not isinstance(e, Lost):
                     raise self.payloads.opened_error(e) from None
                 now = loop.time()
-                if now - asked_at > GOOD_WHILE_S:
+                if asked_at is not None and now - asked_at > GOOD_WHILE_S:
                     pause, away_since = RECONNECT_FIRST_S, now
                 if self._is_closed or now - away_since > AWAY_S:
                     raise Unavailable(f"{e.message} (tried for {now - away_since:.0f} s)", address=str(self._address)) from None

@@ -215,7 +215,7 @@ class Revoked(Message, frozen=True):
 
 
 class PermitSay(Message, frozen=True):
-    """A holder speaks to the table of a limit, or with `renew` and `leave` to all tables. Its session is its shard and the frame's epoch."""
+    """A holder speaks to the table of a limit, or with `renew` and `leave` to all tables. Its session is its shard and the epoch."""
 
     KIND = Kind.PERMIT_SAY
     what: Literal["ask", "release", "renew", "leave"]
