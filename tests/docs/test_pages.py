@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+FEATURES = ROOT / "docs" / "features"
+INDEX = FEATURES / "README.md"
+PAGES = sorted(page for page in FEATURES.glob("*.md") if page != INDEX)
 PATIENCE_S = 60
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -17,7 +20,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 def programs() -> list[tuple[str, str]]:
     """Each block with the page and line where it begins."""
     found = []
-    for page in sorted((ROOT / "docs" / "features").glob("*.md")):
+    for page in PAGES:
         text = page.read_text("utf-8")
         found += [(f"{page.stem}:{text[:match.start()].count(chr(10)) + 1}", match[1]) for match in BLOCK.finditer(text)]
     return found
@@ -25,7 +28,7 @@ def programs() -> list[tuple[str, str]]:
 
 def test_there_are_programs_to_run() -> None:
     pages = {name.partition(":")[0] for name, _ in programs()}
-    assert pages == {page.stem for page in (ROOT / "docs" / "features").glob("*.md")} != set()
+    assert pages == {page.stem for page in PAGES} != set()
 
 
 @pytest.mark.parametrize("program", [pytest.param(program, id=name) for name, program in programs()])
@@ -37,3 +40,8 @@ def test_a_block_runs_as_it_stands(program: str, tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )
     assert ended.returncode == 0, ended.stderr
+
+
+def test_the_index_lists_every_page_once_and_no_other() -> None:
+    listed = re.findall(r"^\| \[[^]]+\]\(([\w-]+\.md)\) \|", INDEX.read_text("utf-8"), re.MULTILINE)
+    assert sorted(listed) == [page.name for page in PAGES]
