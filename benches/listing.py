@@ -28,6 +28,7 @@ from fusee_mp.shardproc.host import HostOptions, ShardHost
 LOT = 200
 AHEAD = 100_000
 ASKED = 20
+FAR_MS = 1 << 42  # the sleepers sleep until 2109
 WHERES: list[Any] = [
     None, {"status": "failed"}, {"status": "open"}, {"type": "type-3"}, {"type": "type-3", "status": "ok"}, {"customer": "c7"},
     {"amount": {"gte": 60, "lt": 200}, "status": "failed"}, {"customer": "nobody"},
@@ -52,7 +53,7 @@ def run_records(run: int, id: str, at: int) -> list[r.Record]:
     start = r.Start(run, at, id, f"type-{run % 5}", b'{"n":1}', f"q-{id}", attributes=attributes)
     step = r.StepDone(run, at, "1", "charge", 1, "ok", b'{"ok":true}')
     if run % 10 == 0:
-        return [start, step, r.Quiet(run, at, at + 86_400_000 * 365)]
+        return [start, step, r.Quiet(run, at, FAR_MS)]
     return [start, step, r.Done(run, at, "failed" if run % 1000 == 1 else "ok", b'{"ok":true}')]
 
 

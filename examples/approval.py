@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 @contextmanager
-def server_and_worker() -> Iterator[str]:
+def server_and_worker() -> Generator[str]:
     """A server and a worker for this example alone; nothing of them is left afterwards."""
     with tempfile.TemporaryDirectory() as directory:
         server = start("serve", f"{directory}/data", "--listen", "127.0.0.1:0", "--shards", "2")

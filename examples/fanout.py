@@ -17,8 +17,8 @@ class NoSuchItem(Exception):
 
 @dataclass
 class Prices:
-    found: dict[str, int] = field(default_factory=dict)
-    unknown: list[str] = field(default_factory=list)
+    found: dict[str, int] = field(default_factory=dict[str, int])
+    unknown: list[str] = field(default_factory=list[str])
 
     @property
     def total(self) -> int:

@@ -131,10 +131,14 @@ class Step(Generic[P, R_co]):
         """Carries the result."""
         return self.signature.result
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
-        # Inside a workflow it is asked for here, so that a query, which may not and would never await it, is told.
-        run_step = getattr(asyncio._get_running_loop(), "fusee_step", None)
-        return self._call(*args, **kwargs) if run_step is None else cast(Coroutine[Any, Any, R_co], run_step(self, args, kwargs))
+    if TYPE_CHECKING:
+        # To mypy, gather over this and an overloaded method would be Any if it were a `def` that gives a Coroutine.
+        async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    else:
+        def __call__(self, *args, **kwargs):
+            # Inside a workflow it is asked for here, so that a query, which may not and would never await it, is told.
+            run_step = getattr(asyncio._get_running_loop(), "fusee_step", None)
+            return self._call(*args, **kwargs) if run_step is None else run_step(self, args, kwargs)
 
     async def _call(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         run_step = getattr(asyncio._get_running_loop(), "fusee_step", None)

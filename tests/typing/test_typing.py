@@ -1,6 +1,6 @@
-"""The types of the public surface: five whole programs are accepted, 57 wrong uses are refused, by mypy and by pyright.
+"""The types of the public surface: five whole programs and the examples are accepted, 57 wrong uses are refused, by mypy and by pyright.
 
-A checker runs once for all files. Where the package lacks a promised class yet, the promise itself (surface.pyi) stands in for it.
+A checker runs once for all files.
 """
 from __future__ import annotations
 
@@ -18,53 +18,17 @@ import fusee_mp
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PROGRAMS = sorted(path.stem for path in (HERE / "programs").glob("*.py"))
+EXAMPLES = sorted(f"example_{path.stem}" for path in (ROOT / "examples").glob("*.py"))
 CHECKERS = ("mypy", "pyright")
-
-
-def promised() -> dict[str, set[str]]:
-    """The classes and functions of the surface, with the public names of each; the promise of a base is one of its classes too."""
-    found: dict[str, set[str]] = {}
-    for node in ast.parse((HERE / "surface.pyi").read_text()).body:
-        if isinstance(node, ast.ClassDef):
-            found[node.name] = {member.name for member in node.body if isinstance(member, (ast.FunctionDef, ast.AsyncFunctionDef))}
-            for base in node.bases:
-                found[node.name] |= found.get(getattr(base, "id", ""), set())
-        elif isinstance(node, ast.FunctionDef):
-            found[node.name] = set()
-    return found
-
-
-def is_kept(name: str, members: set[str]) -> bool:
-    return name in fusee_mp.__all__ and all(hasattr(getattr(fusee_mp, name), member) for member in members)
-
-
-def public(names: dict[str, set[str]]) -> dict[str, set[str]]:
-    return {name: members for name, members in names.items() if name not in ("Methods", "CurrentStep", "ScheduleHandle")}
-
-
-def stand_ins() -> set[str]:
-    """All of the surface, or nothing: its classes name each other."""
-    names = public(promised())
-    return set() if all(is_kept(name, members) for name, members in names.items()) else set(names)
-
-
-def rewritten(source: str) -> str:
-    """The source with what the package lacks imported from the surface. It keeps its lines."""
-    def divide(match: re.Match[str]) -> str:
-        names = [name.strip() for name in match[1].split(",")]
-        lacking = [name for name in names if name in stand_ins()]
-        kept = [name for name in names if name not in lacking]
-        lines = [f"from {home} import {', '.join(some)}" for home, some in (("surface", lacking), ("fusee_mp", kept)) if some]
-        return "; ".join(lines)
-    return re.sub(r"^from fusee_mp import ([\w, ]+)$", divide, source, flags=re.MULTILINE)
 
 
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("typing")
     for path in (*(HERE / "programs").glob("*.py"), HERE / "wrong_uses.py"):
-        (directory / path.name).write_text(rewritten(path.read_text()))
-    (directory / "surface.pyi").write_text((HERE / "surface.pyi").read_text())
+        (directory / path.name).write_text(path.read_text())
+    for path in (ROOT / "examples").glob("*.py"):
+        (directory / f"example_{path.name}").write_text(path.read_text())
     (directory / "pyrightconfig.json").write_text(json.dumps({
         "typeCheckingMode": "strict", "reportUnusedVariable": False, "extraPaths": [str(ROOT)], "pythonVersion": "3.11"}))
     return directory
@@ -114,7 +78,7 @@ def by_file(found: list[tuple[str, str, str]]) -> dict[str, dict[int, str]]:
 
 
 @pytest.mark.parametrize("checker", CHECKERS)
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", [*PROGRAMS, *EXAMPLES])
 def test_a_whole_program_is_accepted(complaints: dict[str, dict[str, dict[int, str]]], checker: str, program: str) -> None:
     skip_without(checker)
     assert complaints[checker].get(program, {}) == {}
