@@ -79,11 +79,8 @@ def _again(kept: Sequence[r.RunRecord], later: Sequence[r.RunRecord]) -> list[r.
     asked -= {record.op for record in kept if isinstance(record, (r.ChildDone, r.Completed))}
     again: list[r.RunRecord] = []
     for record in later:
-        if isinstance(record, r.Signal):
-            again.append(record)
-        elif isinstance(record, r.ChildDone) and record.op in asked:
-            again.append(record)
-        elif isinstance(record, r.Completed) and record.op in asked and record.status != "cancelled":
+        is_asked = isinstance(record, r.ChildDone) or isinstance(record, r.Completed) and record.status != "cancelled"
+        if isinstance(record, r.Signal) or is_asked and record.op in asked:  # type: ignore[union-attr]
             again.append(record)
     return again
 

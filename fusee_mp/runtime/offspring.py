@@ -32,7 +32,7 @@ class Kin(NamedTuple):
 class Offspring:
     """Of one run."""
 
-    __slots__ = ("_run", "asked", "handed_on", "_results", "_claimed")
+    __slots__ = ("_claimed", "_results", "_run", "asked", "handed_on")
 
     def __init__(self, run: int) -> None:
         self._run = run

@@ -68,7 +68,7 @@ class Archive:
         self.close()
         self._directory.mkdir(exist_ok=True)
         number = 1 + max((int(path.stem) for path in _files(self._directory)), default=0)
-        self._file = open(self._directory / f"{number:06}{SUFFIX}", "xb", buffering=0)
+        self._file = open(self._directory / f"{number:06}{SUFFIX}", "xb", buffering=0)  # noqa: SIM115  # `close` closes it
         self._file.write(MAGIC)
         for directory in (self._directory, self._directory.parent):
             _flush_directory(directory)

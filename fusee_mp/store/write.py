@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
+from fusee_mp.bounds import REQUESTS_KEEP_MS
 from fusee_mp.core import records as r
 from fusee_mp.core.idfilter import key as hash_key
-from fusee_mp.bounds import REQUESTS_KEEP_MS
 from fusee_mp.store import timed
 from fusee_mp.store.archive import Archived
 from fusee_mp.store.fold import LENGTH, Entry, Group, Row

@@ -12,7 +12,6 @@ from behaviour_workflows import WORKFLOWS
 from fusee_mp import Client, Config, Engine, Worker
 from tests.server.tree import Tree
 
-
 ALL = [*({**LIFE, **WORKFLOWS}.values())]
 
 

@@ -119,7 +119,7 @@ async def continues_from_a_group(ctx: Ctx, again: bool) -> str:
     async def inner() -> None:
         try:
             await ctx.continue_as_new("continues_from_a_group", True)
-        except Exception:
+        except Exception:  # noqa: BLE001
             CALLS.append(("swallowed", ""))
 
     async with asyncio.TaskGroup() as group:

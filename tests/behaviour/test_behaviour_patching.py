@@ -101,7 +101,7 @@ def test_a_patch_in_a_query_or_with_a_bad_name_is_refused(tmp_path: Path) -> Non
         ctx.on_query("look", lambda: ctx.patched("p"))
         try:
             ctx.patched("")
-        except Exception as e:
+        except Exception as e:  # noqa: BLE001
             await ctx.wait_for(GO)
             return type(e).__name__
         return "no"

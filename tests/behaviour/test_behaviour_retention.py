@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from behaviour_places import Place, has_status, run, until
 
-from fusee_mp import AlreadyExists, Ctx, NotFound, Rejected, Workflow, export, query, signal, workflow
+from fusee_mp import AlreadyExists, Client, Ctx, NotFound, Rejected, Worker, Workflow, export, query, signal, workflow
 from fusee_mp.sdk.config import Config
 from fusee_mp.store.archive import read_archive
+from tests.server.tree import Tree
 
 STOP = signal("stop")
 LOOK = query("look", returns=int)
@@ -160,3 +161,23 @@ def test_loaded_runs_stay_within_their_budget(tmp_path: Path) -> None:
     run(main())
 
 
+
+
+def test_a_server_tells_its_workers_what_to_keep(tmp_path: Path) -> None:
+    async def main() -> None:
+        tree = Tree(tmp_path / "served", retention_ms=100, archive_history=True)
+        await asyncio.to_thread(tree.start)
+        try:
+            async with Worker.connect(tree.address, workflows=ALL, memory_budget=1_000_000), Client.connect(tree.address) as client:
+                for n in range(5):
+                    assert await client.execute(quick, f"q{n}", n) == 2 * n
+                assert await client.execute(lasting, "l", 1) == 1
+                await gone(client, "quick")
+                assert (await client.status("l")).status == "ok"  # type: ignore[union-attr]
+                await client.handle("l").delete()
+                assert await client.count() == 0
+        finally:
+            await asyncio.to_thread(tree.close)
+        assert len(export(tmp_path / "served")) == 6
+
+    run(main())
