@@ -159,3 +159,8 @@ def test_every_file_has_a_test() -> None:
 def test_links_exist() -> None:
     targets = re.findall(r"\]\(([^)#:]+)\)", PAGE)
     assert targets and not [target for target in targets if not (ROOT / "docs" / target).exists()]
+
+
+def test_the_index_of_features_points_at_sections() -> None:
+    anchors = re.findall(r"tutorial\.md#([\w-]+)", (ROOT / "docs" / "features" / "README.md").read_text("utf-8"))
+    assert anchors and set(anchors) <= {section.lower().replace(" ", "-") for section in SECTIONS}
