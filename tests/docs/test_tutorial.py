@@ -86,7 +86,7 @@ def test_a_section_runs_and_prints_what_it_says(section: str, tmp_path: Path) ->
 
 def test_a_killed_first_program_goes_on_and_charges_once(tmp_path: Path) -> None:
     write_files(tmp_path)
-    (tmp_path / "first.py").write_text(FILES["first.py"].replace('"10s"', '"3s"'))
+    (tmp_path / "first.py").write_text(FILES["first.py"].replace('"10s"', '"2s"'))
     with begun(tmp_path, "first.py") as process:
         assert [line_of(process), line_of(process)] == ["the workflow's code runs\n", "charging the card\n"]
         while not any(record.kind == "step" for journal in export(tmp_path / "first-data") for record in journal.records):
