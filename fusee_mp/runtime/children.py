@@ -54,8 +54,7 @@ class ChildCall:
     def has_ended(self, record: r.ChildDone) -> None:
         """It ended before it was asked for."""
         self._outcome = record
-        if self.run.offspring is not None:
-            self.run.offspring.remember(record)
+        self.run.with_offspring().ended(self.op)
         self.run.journal.closed.add(self.op)
 
     def _unpack(self, record: r.ChildDone) -> Any:

@@ -32,13 +32,14 @@ class Kin(NamedTuple):
 class Offspring:
     """Of one run."""
 
-    __slots__ = ("_claimed", "_results", "_run", "asked", "handed_on")
+    __slots__ = ("_claimed", "_recorded", "_results", "_run", "asked", "handed_on")
 
     def __init__(self, run: int) -> None:
         self._run = run
         self.asked: dict[str, Kin] = {}  # open, by this run's operation
         self.handed_on: dict[str, Kin] = {}  # not asked for yet, by key
         self._results: dict[str, r.ChildDone] = {}  # of these
+        self._recorded: set[str] = set()  # operations and keys whose end is on record, and not fed yet
         self._claimed: dict[str, str] = {}  # by key the operation that asked
 
     def remember(self, record: r.Inherited | r.Child | r.ChildDone) -> None:
@@ -46,11 +47,15 @@ class Offspring:
         if isinstance(record, r.Inherited):
             kin = Kin(record.id, record.type, record.close, record.by, record.op)
             self.handed_on[kin.key] = kin
-        elif isinstance(record, r.Child):
+        elif isinstance(record, r.ChildDone):
+            self._recorded.add(record.op)
+        else:
             kin = Kin(record.id, record.type, record.close, record.started_by or record.run, record.started_op or record.op)
             self.asked[record.op] = kin
-        else:
-            self.asked.pop(record.op, None)
+
+    def ended(self, op: str) -> None:
+        """The code has what became of this child."""
+        self.asked.pop(op, None)
 
     def operation_of(self, parent: r.Parent) -> str | None:
         """Under which operation this run records what became of a child with this parent; None when it is not its child."""
@@ -73,17 +78,19 @@ class Offspring:
 
     def fed(self, outcome: r.ChildDone) -> str | None:
         """The operation that waits for this outcome; None when the code has not asked for the child."""
+        self._recorded.discard(outcome.op)
         if outcome.op in self.handed_on:
             self._results[outcome.op] = outcome
             return None
         op = self._claimed.get(outcome.op, outcome.op)
-        self.asked.pop(op, None)
+        self.ended(op)
         return op
 
     def open(self) -> Iterator[Kin]:
         """Those whose end is not known."""
-        yield from self.asked.values()
-        yield from (kin for key, kin in self.handed_on.items() if key not in self._results)
+        over = self._recorded | self._results.keys()
+        yield from (kin for op, kin in self.asked.items() if op not in over and kin.key not in over)
+        yield from (kin for key, kin in self.handed_on.items() if key not in over)
 
     def heirlooms(self, unfed: Iterable[r.Outcome]) -> Iterator[tuple[Kin, r.ChildDone | None]]:
         """What the next run of the chain takes over: each child with its end, if that has arrived."""

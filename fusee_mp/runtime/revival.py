@@ -65,6 +65,7 @@ def revived(shard: ShardRuntime, data: bytes) -> Iterator[Run]:
         raise error
     after = _Afterlife(shard, journal.latest)
     run = Run(after, journal, shard.registry.get(journal.start.type), len(records))
+    run.remember_children(records)
     crew, shards = shard.crew, shard.crew.shards
     crew.shards = [*shards, after]  # so that a turn without an end is interrupted here too
     try:

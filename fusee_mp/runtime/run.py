@@ -14,7 +14,7 @@ import logging
 import sys
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
@@ -352,8 +352,6 @@ class Run:
                 self.said_quarantined = ""
             elif isinstance(record, r.Attributes):
                 self.attributes.append(record.values)
-            elif isinstance(record, (r.Child, r.ChildDone, r.Inherited)):
-                self.with_offspring().remember(record)
             elif isinstance(record, r.Awaiting):
                 self.completions[record.op] = (record.name, record.attempt)
             elif isinstance(record, r.Completed):
@@ -364,6 +362,13 @@ class Run:
         updates = outcomes_of(records)
         if updates:
             self.with_handlers().outcomes = updates
+        self.remember_children(records)
+
+    def remember_children(self, records: Iterable[r.Record]) -> None:
+        """Replay needs these too: whose child a child is that the code asks for."""
+        for record in records:
+            if isinstance(record, (r.Child, r.ChildDone, r.Inherited)):
+                self.with_offspring().remember(record)
 
     def with_handlers(self) -> Handlers:
         """Its queries and updates, which most runs do not have."""

@@ -69,13 +69,16 @@ class Stage:
         shard.lsn = len(facts)
         self.shards[:] = [shard]
         try:
-            return self._play(shard, home, journal, then)
+            return self._play(shard, home, journal, facts, then)
         finally:
             shard.close()
             self.shards.clear()
 
-    def _play(self, shard: ShardRuntime, home: _Shut, journal: Journal[Any], then: Iterable[r.Outcome]) -> Performance:
+    def _play(
+        self, shard: ShardRuntime, home: _Shut, journal: Journal[Any], facts: Sequence[r.RunRecord], then: Iterable[r.Outcome]
+    ) -> Performance:
         run = Run(shard, journal, shard.registry.get(journal.start.type), shard.lsn)
+        run.remember_children(facts)
         run.fresh.extend((outcome, UNSET) for outcome in then)
         journal.unfed_updates += sum(isinstance(outcome, r.Update) for outcome, _ in run.fresh)
         shard.enter(run)

@@ -36,6 +36,7 @@ def crash_everywhere(workflows: Workflows, journals: Sequence[Journal]) -> list[
             said
             for journal in journals
             for k in _cuts(len(journal.facts))
+            if not any(isinstance(fact, r.Inherited) for fact in journal.facts[k:])  # recorded together with the start
             if (said := _difference(replayer, journal, k, played.play(journal.facts[:k], _outcomes(journal.facts[k:]))))
         ]
 
