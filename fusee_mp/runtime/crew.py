@@ -5,7 +5,6 @@ import asyncio
 import ctypes
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
@@ -15,6 +14,7 @@ from fusee_mp.runtime.lines import code_line, is_ours
 from fusee_mp.runtime.loop import Interrupted
 from fusee_mp.runtime.loop_watch import LoopWatch
 from fusee_mp.runtime.processes import Processes
+from fusee_mp.runtime.threads import Threads
 
 if TYPE_CHECKING:
     from fusee_mp.runtime.shard_runtime import ShardRuntime
@@ -31,7 +31,7 @@ class Crew:
     def __init__(self, threads: int = 32, turn_s_max: float = TURN_S_MAX) -> None:
         self.loop = asyncio.get_running_loop()
         self.base_context: Context = copy_context()
-        self.threads = ThreadPoolExecutor(threads, thread_name_prefix="fusee-step")
+        self.threads = Threads(threads, "fusee-step")
         self.processes = Processes(self.loop)
         self.eager = EagerStarter(self.loop, self.base_context)
         self.shards: list[ShardRuntime] = []

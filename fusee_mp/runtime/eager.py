@@ -89,6 +89,7 @@ class EagerStarter:
         self._base = base
         self._spares: list[_Spare] = []
         self._refilling = self._is_closed = False
+        self._sentinel = _Spare(loop)  # never adopts: only the end of the whole loop cancels it
         self._refill()
 
     def start(self, body: Body, enter: Callable[[], object], settled: Settled) -> asyncio.Task[Any] | None:
@@ -144,7 +145,8 @@ class EagerStarter:
     def _watch(self, task: asyncio.Task[Any], settled: Settled) -> None:
         def ended(task: asyncio.Task[Any]) -> None:
             if task.cancelled():
-                settled(None, asyncio.CancelledError())
+                if not self._is_torn_down:
+                    settled(None, asyncio.CancelledError())
             else:
                 value: Any = None
                 error = task.exception()
@@ -155,6 +157,11 @@ class EagerStarter:
                 settled(value, error)
 
         task.add_done_callback(ended)
+
+    @property
+    def _is_torn_down(self) -> bool:
+        """The loop is being ended (asyncio.run cancels every task at once): what bodies bring now says nothing about them."""
+        return not self._is_closed and self._sentinel.task.cancelling() > 0
 
     def _refill(self) -> None:
         self._refilling = False
@@ -171,7 +178,7 @@ class EagerStarter:
 
     def close(self) -> None:
         self._is_closed = True
-        for spare in self._spares:
+        for spare in (self._sentinel, *self._spares):
             spare.task.cancel()
         self._spares.clear()
 
