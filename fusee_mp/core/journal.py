@@ -221,9 +221,9 @@ class Journal(Generic[H]):
 
     def unfit(self, error: Exception) -> NonDeterminismError:
         """The code no longer accepts the input that it once began with."""
-        start = self.start
+        start, why = self.start, str(error).rstrip(".")
         return NonDeterminismError(
-            f'workflow "{start.type}" no longer accepts the input of run "{start.id}": {error}. Accept the old form too, or reset the run.',
+            f'workflow "{start.type}" no longer accepts the input of run "{start.id}": {why}. Accept the old form too, or reset the run.',
             workflow=start.type, id=start.id, run=start.run, position=0,
         )
 

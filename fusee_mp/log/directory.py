@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import re
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -63,8 +64,8 @@ def open_directory(directory: Path, shards: int | None, *, new_id: Callable[[], 
     _check_format(directory, meta)
     if shards is not None and shards != meta.shards:
         raise StorageError(
-            f"directory {directory} has {meta.shards} shards, and {shards} were asked for. Start with {meta.shards}, or change the "
-            f"directory first: fusee-mp reshard {directory} {shards}",
+            f"directory {directory} has {meta.shards} shards, and {shards} were asked for. Start with {meta.shards}: the "
+            "number is changed with `fusee-mp reshard`, which this version does not have yet",
             found=meta.shards, asked=shards,
         )
     return meta
@@ -109,7 +110,7 @@ def write_meta(directory: Path, meta: Meta) -> None:
 def _create(directory: Path, meta: Meta) -> Meta:
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        others = sorted(set(os.listdir(directory)) - _OURS_BEFORE_META)
+        others = sorted(entry.name for entry in os.scandir(directory) if entry.name not in _OURS_BEFORE_META and not _is_socket(entry))
     except OSError as error:
         raise StorageError(f"directory {directory} cannot be used: {error}") from error
     if others:
@@ -121,9 +122,17 @@ def _create(directory: Path, meta: Meta) -> Meta:
     return meta
 
 
+def _is_socket(entry: os.DirEntry[str]) -> bool:
+    """A server listens before it opens its directory, perhaps on a socket in it."""
+    return stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)
+
+
 def _check_format(directory: Path, meta: Meta) -> None:
     if meta.format == RESHARDING:
-        raise StorageError(f"a change of the shard count of {directory} was interrupted. Finish it: fusee-mp reshard {directory} {meta.shards}")
+        raise StorageError(
+            f"a change of the shard count of {directory} was interrupted. Finish it with the version that began it: `fusee-mp reshard`, which "
+            "this version does not have yet"
+        )
     if meta.format != str(FORMAT):
         raise StorageError(
             f"directory {directory} has format {meta.format}, and this version reads format {FORMAT}. Use the version that wrote it, "

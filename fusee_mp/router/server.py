@@ -1,8 +1,8 @@
 # The router: wires listeners, processes, leases and sessions together, from start to stop.
 #
-# Its life: open the directory, bind every listener (what cannot be had is said before any process is started), start the shard
-# processes, say ready when all of them are, and then only react. Stopping: accept nothing more, ask the workers to hand back, wait for
-# that as long as the grace lasts, ask the shard processes to end, wait for them, remove the Unix socket's file.
+# Its life: bind every listener (what cannot be had is said before anything is written), open the directory, start the shard processes,
+# say ready when all of them are, and then only react. Stopping: accept nothing more, ask the workers to hand back, wait for that as long
+# as the grace lasts, ask the shard processes to end, wait for them, remove the Unix socket's file.
 #
 # Rule 1: the router touches no record and is on nobody's path but that of beginning connections.
 # Rule 2: whatever the lease table orders is carried out by `_apply`, and nothing else talks about leases.
@@ -11,12 +11,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -53,6 +54,21 @@ def clock_ms() -> int:
 def _default_shards(directory: Path) -> int | None:
     """What a directory has; a new one gets a shard per core that this process may use, at most DEFAULT_SHARDS_MAX."""
     return min(len(os.sched_getaffinity(0)), DEFAULT_SHARDS_MAX) if read_meta(directory) is None else None
+
+
+@contextlib.contextmanager
+def _made(directory: Path) -> Iterator[None]:
+    """The directory is there, also for a Unix socket in it. One that was made for a body that fails goes again, with its new parents."""
+    new = [place for place in (directory, *directory.parents) if not place.exists()]
+    with contextlib.suppress(OSError):  # Whoever opens it says what is wrong with it.
+        directory.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):  # Somebody else has come to use it.
+            for place in new:
+                place.rmdir()
+        raise
 
 
 class Router:
@@ -102,10 +118,11 @@ class Router:
     def _open(self, closing: AsyncExitStack) -> None:
         o = self._options
         directory = Path(o.dir)
+        with _made(directory):
+            sockets = self._bind(closing)
         closing.callback(Lock.acquire(directory / LOCK).release)
         meta = open_directory(directory, o.shards or _default_shards(directory), new_id=lambda: secrets.token_hex(8))
         self._server, shards = meta.id, meta.shards
-        sockets = self._bind(closing)
         self._table = t.LeaseTable(shards)
         self._farewells = Farewells(self._loop)
         closing.callback(self._farewells.close)

@@ -25,6 +25,7 @@ from fusee_mp.sdk.config import Config
 from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.engine import Engine
 from fusee_mp.sdk.handles import Asks, Changes, Sends
+from fusee_mp.sdk.limit import Limit
 from fusee_mp.sdk.methods import Methods
 from fusee_mp.sdk.run import Run
 from fusee_mp.sdk.sync_timed import SyncTimed
@@ -274,6 +275,18 @@ class SyncMethods(SyncTimed[M]):
     def describe(self, id: str) -> RunDetail | None:
         """The newest run of an ID with its journal; None when there is none."""
         return self._thread.call(lambda: self._home.describe(id))
+
+    def limit(self, name: str, limit: Limit) -> None:
+        """Define a limit, or define it anew; durable on return. Steps that name it wait for a permit before each attempt."""
+        self._thread.call(lambda: self._home.limit(name, limit))
+
+    def limit_in_use(self, name: str) -> int:
+        """Permits held now. Raises NotFound for a limit that is not defined."""
+        return self._thread.call(lambda: self._home.limit_in_use(name))
+
+    def limit_waiting(self, name: str) -> int:
+        """Steps that wait for a permit now. Raises NotFound for a limit that is not defined."""
+        return self._thread.call(lambda: self._home.limit_waiting(name))
 
     def count(self, where: Where | None = None) -> int:
         """How many runs match."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import random
 import secrets
@@ -45,6 +46,10 @@ DISMISSED_MOST_S: Final = 30.0
 # The router takes an assignment back after 10 s.
 ASSIGNED_S: Final = 8.0
 CLOSING_POLL_MOST_S: Final = 0.05
+# While a server stays away: how often that is said.
+AWAY_SAID_S: Final = 30.0
+# A worker that has no shard by then says that it stands by.
+STANDBY_SAID_S: Final = 1.0
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
@@ -116,8 +121,8 @@ class Worker:
         """A worker of the server at this address: `async with Worker.connect(..) as worker: await worker.run()`.
 
         Entered once it holds a shard; until one is free it waits as a standby. max_shards: 0 takes all that are free. lifespan: a
-        context manager entered before the first lease, for pools and clients. grace: what running steps get when it leaves. codec:
-        seals every payload before it goes to the server, which never has the key; clients need it too.
+        context manager for pools and clients, entered once the server was reached and before the first lease; never when there is no
+        server. grace: what running steps get when it leaves. codec: seals every payload before it goes to the server, which never has the key; clients need it too.
         park_after, memory_budget: when quiet runs leave memory, as in Config.
         Raises Unavailable when no server answers at first; later it reconnects for ever.
         """
@@ -146,42 +151,72 @@ class Worker:
 
     async def _begin(self) -> None:
         try:
+            await self._reach()
             if self._lifespan is not None:
                 await self._stack.enter_async_context(self._lifespan())
             self._crew = Crew()
             await self._join()
             await self.engine._begin()
             self._spawn(self._stay())
-            await self._holds_one.wait()
+            await self._first_shard()
         except BaseException:
             await self.close()
             raise
 
+    async def _reach(self) -> Session:
+        """A connection on which the server has answered, and does not yet count this worker. Raises Unavailable."""
+        session = self._session = await connect(self._address, lambda: Session(self))
+        await session.greet(m.Ping(0), m.Pong)
+        return session
+
     async def _join(self) -> None:
-        session = await connect(self._address, lambda: Session(self))
+        # One that was reached may have been lost while `lifespan` was entered.
+        session = self._session if self._session is not None and self._session.is_open else await self._reach()
         hello = m.Hello(self.name, self._instance, list(self._registry), self._max_shards, 0, fusee_mp.__version__)
-        self._session = session
-        welcome = await session.greet(hello, m.Welcome)
-        self._welcome = welcome
+        self._welcome = await session.greet(hello, m.Welcome)
+
+    async def _first_shard(self) -> None:
+        try:
+            async with asyncio.timeout(STANDBY_SAID_S):
+                await self._holds_one.wait()
+        except TimeoutError:
+            LOG.info("worker %s stands by: %s. It takes over a shard as soon as one is free for it", self.name, await self._why_none())
+            await self._holds_one.wait()
+
+    async def _why_none(self) -> str:
+        """Why the server gives this worker no shard."""
+        try:
+            if self._session is None:
+                return "it has no session with the server"
+            found = await self._session.ask(m.Status())
+        except FuseeError as e:
+            return e.message
+        holders = {shard["shard"]: shard["worker"] for shard in found.facts["shards"]} if isinstance(found, m.Status) else {}
+        if not all(holders.values()):
+            return "no shard has been assigned to it yet"
+        return f"all shards of the server are held ({', '.join(f'{shard} by {holder}' for shard, holder in holders.items())})"
 
     async def _stay(self) -> None:
         """Keep a session with the router, for ever."""
-        loop, pause, most = asyncio.get_running_loop(), RECONNECT_FIRST_S, RECONNECT_MOST_S
+        loop, pause, most, said_at = asyncio.get_running_loop(), RECONNECT_FIRST_S, RECONNECT_MOST_S, -math.inf
         while True:
-            began = loop.time()
+            joined_at = math.inf
             try:
                 if self._session is None:
                     await self._join()
                 assert self._session is not None
+                joined_at = loop.time()
                 reason, most = await self._session.ended, DISMISSED_MOST_S
             except FuseeError as e:
                 reason, most = e.message, RECONNECT_MOST_S
             self._session = None
             if self._is_leaving:
                 return
-            LOG.warning("worker %s has no session with %s: %s; connecting again", self.name, self._address, reason)
-            if loop.time() - began > GOOD_SESSION_S:
-                pause = RECONNECT_FIRST_S
+            if loop.time() - joined_at > GOOD_SESSION_S:
+                pause, said_at = RECONNECT_FIRST_S, -math.inf
+            if loop.time() - said_at >= AWAY_SAID_S:
+                said_at = loop.time()
+                LOG.warning("worker %s has no session with %s: %s; connecting again until there is one", self.name, self._address, reason)
             await asyncio.sleep(pause * (0.5 + random.random() / 2))
             pause = min(pause * 2, most)
 

@@ -40,6 +40,25 @@ def test_a_port_in_use_is_named_with_what_to_do(tmp_path: Path) -> None:
     assert f"port {port}" in answer.err and "is in use" in answer.err and "another port" in answer.err and "Traceback" not in answer.err
 
 
+@pytest.mark.parametrize("listens", [["--listen=127.0.0.1:PORT"], ["--listen=127.0.0.1:0", "--unix=/nowhere/at/all/s"]])
+def test_a_server_that_cannot_listen_leaves_no_directory_behind(tmp_path: Path, listens: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        answer = Running("serve", str(tmp_path / "new" / "data"), *(word.replace("PORT", port) for word in listens)).end()
+    assert (answer.code, list(tmp_path.iterdir())) == (1, []), answer.err
+
+
+def test_a_server_that_cannot_listen_leaves_a_directory_that_was_there(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    assert Running("serve", str(tmp_path / "data"), "--listen=127.0.0.1:0", "--unix=/nowhere/at/all/s").end().code == 1
+    assert list(tmp_path.iterdir()) == [tmp_path / "data"] and not list((tmp_path / "data").iterdir())
+
+
+def test_a_unix_socket_may_be_in_the_new_directory(tmp_path: Path, offline: Cli) -> None:
+    with serving(tmp_path / "data", f"--unix={tmp_path}/data/s", shards=1):
+        assert offline("count", f"--address=unix:{tmp_path}/data/s").out == "0\n"
+
+
 def test_a_directory_in_use_is_refused_and_names_who_has_it(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as (server, _):
         answer = Running("serve", str(tmp_path / "data"), "--listen=127.0.0.1:0").end()

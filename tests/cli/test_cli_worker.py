@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import psutil
 import pytest
 
 from fusee_mp.cli.modules import load
-from tests.cli.harness import Answer, Cli, Running, running, serving, until
+from tests.cli.harness import PATIENCE_S, Answer, Cli, Running, running, serving, until
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +86,7 @@ def test_a_worker_that_stands_by_ends_at_once_when_told(server: str, offline: Cl
         holders(offline, server)
         with running("worker", "orders", f"--address={server}", "--name=standby") as standby:
             until(lambda: "Standing by: standby" in offline("shards", f"--address={server}").out)
+            until(lambda: "worker standby stands by: all shards of the server are held (0 by " in standby.err)
             answer = standby.stop()
             assert (answer.code, answer.out) == (0, "")
 
@@ -116,6 +118,39 @@ def test_a_worker_waits_for_a_server_that_comes_back(tmp_path: Path, offline: Cl
         finally:
             if worker.process.returncode is None:
                 worker.stop()
+
+
+def test_lifespan_is_entered_only_where_a_server_is(tmp_path: Path, offline: Cli) -> None:
+    address, trace = f"unix:{tmp_path}/s", tmp_path / "trace"
+    assert Running("worker", "orders", f"--address={address}", ORDERS_TRACE=str(trace)).end().code == 3
+    assert not trace.exists()
+    with running("worker", "orders", "--patient", "--log-level=debug", f"--address={address}", ORDERS_TRACE=str(trace)) as worker:
+        for lives in (1, 2):
+            before = worker.err.count("no server answers")
+            until(lambda before=before: worker.err.count("no server answers") >= before + 3)
+            with serving(tmp_path / "data", f"--unix={tmp_path}/s"):
+                worker.line()
+            until(lambda lives=lives: trace.read_text() == lives * "entered\nleft\n")
+
+
+def test_a_server_that_stays_away_is_spoken_of_once(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", f"--unix={tmp_path}/s", shards=1) as (server, _):
+        worker = Running("worker", "orders", "--log-level=debug", f"--address=unix:{tmp_path}/s", f"--parent={os.getpid()}")
+        try:
+            worker.line()
+            server.process.kill()  # Not in order, so that the worker stays what it is.
+            server.end()
+            until(lambda: "has no session" in worker.err)
+            with socket.socket(socket.AF_UNIX) as nobody:
+                (tmp_path / "s").unlink()
+                nobody.bind(str(tmp_path / "s"))
+                nobody.listen()
+                nobody.settimeout(PATIENCE_S)
+                for _ in range(4):
+                    nobody.accept()[0].close()
+            assert worker.err.count("has no session") == 1
+        finally:
+            worker.stop()
 
 
 BROKEN = "def helper():\n    raise KeyError('a key of theirs')\n\nhelper()\n"

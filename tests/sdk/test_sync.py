@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import inspect
 import signal
 import subprocess
 import sys
@@ -15,10 +16,15 @@ from pathlib import Path
 import pytest
 
 from fusee_mp import (
-    Batch, Ctx, Debounce, NotFound, Rejected, ScheduleSpec, SyncClient, SyncEngine, Unavailable, WorkflowFailed, step, workflow,
+    Batch, Ctx, Debounce, Limit, NotFound, Rejected, ScheduleSpec, SyncClient, SyncEngine, Unavailable, WorkflowFailed, step, workflow,
 )
 from fusee_mp import signal as signal_
 from fusee_mp.cli.demonstration.stage import Stage
+from fusee_mp.sdk.methods import Methods
+from fusee_mp.sdk.run import Run
+from fusee_mp.sdk.schedules import ScheduleHandle
+from fusee_mp.sdk.sync import SyncMethods, SyncRun
+from fusee_mp.sdk.sync_timed import SyncScheduleHandle
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GO = signal_("go", int)
@@ -239,6 +245,26 @@ print(SyncEngine.open({str(tmp_path / "data")!r}, workflows=ALL).execute(doubled
 """
     done = subprocess.run([sys.executable, "-c", program], check=False, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout) == (0, "8\n"), done.stderr
+
+
+def test_limits_have_blocking_methods() -> None:
+    with SyncEngine.memory(workflows=ALL) as engine:
+        with pytest.raises(NotFound):
+            engine.limit_in_use("bank")
+        engine.limit("bank", Limit(concurrent=2))
+        assert (engine.limit_in_use("bank"), engine.limit_waiting("bank")) == (0, 0)
+
+
+@pytest.mark.parametrize(("waiting", "blocking"), [(Methods, SyncMethods), (Run, SyncRun), (ScheduleHandle, SyncScheduleHandle)])
+def test_every_method_that_waits_has_a_blocking_twin_with_the_same_parameters(waiting: type, blocking: type) -> None:
+    names = [name for name, one in inspect.getmembers(waiting, inspect.iscoroutinefunction) if not name.startswith("_")]
+    assert len(names) >= 7
+    for name in names:
+        twin = getattr(blocking, name, None)
+        assert twin is not None, f"{blocking.__name__} has no {name}"
+        assert not inspect.iscoroutinefunction(twin)
+        wanted, found = inspect.signature(getattr(waiting, name)).parameters, inspect.signature(twin).parameters
+        assert list(found) == list(wanted) or "options" in found, f"{blocking.__name__}.{name}"
 
 
 def test_schedules_and_windows_have_blocking_methods() -> None:
