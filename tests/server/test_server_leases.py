@@ -93,6 +93,7 @@ async def test_a_worker_that_was_frozen_changes_nothing_of_what_its_successor_do
             await until(lambda: len(effects(path)) > 200)
             frozen.signal(signal.SIGSTOP)
             frozen_at = boot_time()
+            await until(lambda: all(f"shard {shard} is held by standby" in quick.log for shard in range(2)))
             await until(lambda: any(effect.pid == standby.pid for effect in effects(path)))
             frozen.signal(signal.SIGCONT)
             assert [await run.result() for run in runs] == [sum(range(60))] * 40
