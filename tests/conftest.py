@@ -43,6 +43,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.testsfailed:
         kept = directory.parent / f"ft-failed-{os.getuid()}"
         shutil.rmtree(kept, ignore_errors=True)
-        directory.rename(kept)
-        print(f"\nfiles of the tests are kept in {kept}")
+        try:
+            directory.rename(kept)
+            print(f"\nfiles of the tests are kept in {kept}")
+        except OSError:  # another session that failed keeps its own at this moment
+            pass
     shutil.rmtree(directory, ignore_errors=True)

@@ -33,7 +33,7 @@ from fusee_mp.core.calls import (
 )
 from fusee_mp.core.journal import Journal
 from fusee_mp.core.time_calls import GatherCall, ScheduleCall, SchedulesCall, SetScheduleCall
-from fusee_mp.errors import AlreadyExists, FuseeError, StorageFull, UnknownWorkflow
+from fusee_mp.errors import AlreadyExists, FuseeError, PayloadError, StorageFull, UnknownWorkflow
 from fusee_mp.runtime.entries import Entry, is_open, lsn_of, missing, number_of, status_of, too_late
 from fusee_mp.runtime.handler_calls import HandlerCalls
 from fusee_mp.runtime.home import Found
@@ -223,6 +223,11 @@ class Calls:
 
     def _signal(self, call: SignalCall) -> None:
         def deliver(run: Run) -> None:
+            refusal = run.signals.refusal(call.name, call.payload)
+            if refusal is not None:
+                message = f'signal "{call.name}" to "{call.id}": {refusal.message}'
+                self.refuse(call, run.gate, PayloadError(message, **refusal.fields))
+                return
             signal = r.Signal(run.number, run.tick(), call.name, call.payload, call.request)
             run.record_outcome(signal)
             self._shard.hold(run.gate, self._signalled, call, run, signal, run.gate)

@@ -423,6 +423,7 @@ class ShardRuntime:
         if run.said_quarantined != error.message:
             position = error.fields.get("position", 0) if isinstance(error, NonDeterminismError) else 0
             run.record(r.Quarantined(run.number, run.tick(), error.code, error.message, position))
+            LOG.warning('run %d of "%s" is set aside (quarantined): %s', run.number, run.id, error.message)
         self.residence.leave(run)
 
     # Looking up.

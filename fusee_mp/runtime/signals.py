@@ -3,18 +3,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from fusee_mp.errors import PayloadError
 
 
 class Signals:
     """Per name, in the order of arrival and of waiting. At most one of the two queues of a name is not empty."""
 
-    __slots__ = ("_arrived", "_waiting")
+    __slots__ = ("_accepts", "_arrived", "_waiting")
 
     def __init__(self) -> None:
         self._arrived: dict[str, deque[bytes]] = {}
         self._waiting: dict[str, deque[asyncio.Future[Any]]] = {}
+        self._accepts: dict[asyncio.Future[Any], Callable[[bytes], object]] = {}
 
     def arrived(self, name: str, payload: bytes) -> None:
         """Hand the signal to who has waited longest, or keep it."""
@@ -45,11 +48,25 @@ class Signals:
         for name, arrived in self._arrived.items():
             yield from ((name, payload) for payload in arrived)
 
-    def wait(self, name: str, waiter: asyncio.Future[Any]) -> None:
+    def wait(self, name: str, waiter: asyncio.Future[Any], accepts: Callable[[bytes], object]) -> None:
+        """Wait for the next signal of this name; `accepts` raises PayloadError for one of another type."""
         self._waiting.setdefault(name, deque()).append(waiter)
+        self._accepts[waiter] = accepts
+
+    def refusal(self, name: str, payload: bytes) -> PayloadError | None:
+        """Why who waits for this name would pass such a signal over; None when nobody does, or it fits."""
+        waiting = self._waiting.get(name)
+        accepts = self._accepts.get(waiting[0]) if waiting else None
+        try:
+            if accepts is not None:
+                accepts(payload)
+        except PayloadError as e:
+            return e
+        return None
 
     def give_up(self, name: str, waiter: asyncio.Future[Any]) -> None:
-        """This wait is over without a signal."""
+        """This wait is over."""
+        self._accepts.pop(waiter, None)
         waiting = self._waiting.get(name)
         if waiting and waiter in waiting:
             waiting.remove(waiter)

@@ -16,7 +16,7 @@ from uuid import UUID
 from fusee_mp.core import records as r
 from fusee_mp.core.placement import check_id
 from fusee_mp.duration import Duration, to_ms, to_ms_or_none
-from fusee_mp.errors import Rejected
+from fusee_mp.errors import PayloadError, Rejected
 from fusee_mp.names import checked_name
 from fusee_mp.payload.converter import Codec, codec_of
 from fusee_mp.payload.signature import result_codec
@@ -184,17 +184,32 @@ class RunCtx(Ctx):
         run = self._run
         name, codec = named(signal)
         limit_ms = to_ms_or_none(timeout, "wait_for timeout")
-        payload = run.signals.take(name)
-        if payload is None and limit_ms != 0:
-            payload = await self._next_signal(run, name, limit_ms)
-        return default if payload is None else codec.decode(payload)
+        while (payload := run.signals.take(name)) is not None:
+            try:
+                return codec.decode(payload)
+            except PayloadError as e:
+                self._passed_over(name, e)
+        return default if limit_ms == 0 else await self._next_signal(run, name, codec, limit_ms, default)
 
-    async def _next_signal(self, run: Run, name: str, limit_ms: int | None) -> bytes | None:
-        """None on timeout. A wait that is cancelled leaves the signal."""
-        waiter: asyncio.Future[bytes | None] = asyncio.Future(loop=run.loop)
-        timer = None if limit_ms is None else self._timer(limit_ms, f"wait_for {name}", _settle, waiter, None)
+    async def _next_signal(self, run: Run, name: str, codec: Codec, limit_ms: int | None, default: Any) -> Any:
+        """`default` on timeout. A wait that is cancelled leaves the signal."""
+        waiting: list[asyncio.Future[bytes | None]] = []
+        timer = None if limit_ms is None else self._timer(limit_ms, f"wait_for {name}", lambda: _settle(waiting[0], None))
+        try:
+            while True:
+                waiting[:] = [asyncio.Future(loop=run.loop)]
+                payload = await self._one_signal(run, name, codec, waiting[0])
+                try:
+                    return default if payload is None else codec.decode(payload)
+                except PayloadError as e:
+                    self._passed_over(name, e)
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def _one_signal(self, run: Run, name: str, codec: Codec, waiter: asyncio.Future[bytes | None]) -> bytes | None:
         signals = run.signals
-        signals.wait(name, waiter)
+        signals.wait(name, waiter, codec.decode)
         try:
             return await waiter
         except asyncio.CancelledError:
@@ -203,8 +218,10 @@ class RunCtx(Ctx):
             raise
         finally:
             signals.give_up(name, waiter)
-            if timer is not None:
-                timer.cancel()
+
+    def _passed_over(self, name: str, error: PayloadError) -> None:
+        # What somebody sent must not end a run that did nothing wrong. It stays in the journal for whoever looks.
+        self.log.warning('signal "%s" does not have the type that the workflow waits for and is passed over: %s', name, error)
 
     async def signal(self, id: str, signal: Any, value: Any = None) -> None:
         name, codec = named(signal)
