@@ -3,13 +3,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from fusee_mp.errors import FuseeError, NotFound, Unavailable
 from fusee_mp.sdk.client import Client
 from fusee_mp.sdk.run import Run
 
 T = TypeVar("T")
+LOOK_S: Final = 5.0
+# Of a run that does not go on by itself: what lets it.
+_WAYS: Final = {
+    "quarantined": "Start a worker whose code fits its journal, or use: fusee-mp reset {id} STEP; fusee-mp cancel {id}; fusee-mp terminate {id}",
+    "paused": "Let it go on with: fusee-mp resume {id}",
+}
 
 
 def ask(address: str, body: Callable[[Client], Awaitable[T]], timeout_ms: int | None) -> T:
@@ -40,6 +46,21 @@ async def result_within(run: Run[Any], timeout_ms: int | None) -> Any:
     try:
         return await run.result(None if timeout_ms is None else timeout_ms / 1000)
     except TimeoutError:
-        raise FuseeError(
-            f'workflow "{run.id}" has not ended within {(timeout_ms or 0) / 1000:g} s, and goes on. Wait with: fusee-mp result {run.id}', id=run.id,
-        ) from None
+        how = await _how_it_is(run)
+        raise FuseeError(f'workflow "{run.id}" has not ended within {(timeout_ms or 0) / 1000:g} s{how}', id=run.id) from None
+
+
+async def _how_it_is(run: Run[Any]) -> str:
+    """What to say of a run that was waited for in vain."""
+    goes_on = f", and goes on. Wait with: fusee-mp result {run.id}"
+    try:
+        async with asyncio.timeout(LOOK_S):
+            status = await run.status()
+    except (FuseeError, TimeoutError):
+        return goes_on
+    ways = _WAYS.get(status.status) if status is not None else None
+    return goes_on if status is None or ways is None else f": it is {status.status}, {_reason(status.reason)}. {ways.format(id=run.id)}"
+
+
+def _reason(text: str) -> str:
+    return f"because {text.rstrip('.')}" if text else "no reason was given"

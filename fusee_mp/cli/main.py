@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Final, NoReturn
@@ -103,6 +104,7 @@ def _run(arguments: list[str]) -> int:
         _report(error, arguments)
         return EXIT_UNREACHABLE if isinstance(error, Unavailable) else EXIT_FAILED
     except click.ClickException as error:
+        error = _hinted(error, arguments)
         if _wants_json(arguments):
             _report(FuseeError(error.format_message()), arguments, code="usage")
         else:
@@ -111,6 +113,16 @@ def _run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     return code if isinstance(code, int) else 0
+
+
+def _hinted(error: click.ClickException, arguments: list[str]) -> click.ClickException:
+    """A value such as -5 is read as an option: then the same error, with how that is given."""
+    if not isinstance(error, click.NoSuchOption) or error.possibilities:
+        return error
+    place = next((at for at, word in enumerate(arguments) if word.startswith(error.option_name)), len(arguments) - 1)
+    given = shlex.join([*arguments[:place], "--", arguments[place]])
+    said = error.format_message().rstrip(".")
+    return click.UsageError(f"{said}. If it is meant as a value, put -- before it, and options before that: fusee-mp {given}", error.ctx)
 
 
 def _wants_json(arguments: list[str]) -> bool:

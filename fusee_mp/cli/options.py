@@ -5,6 +5,7 @@ import functools
 import json
 import logging
 import os
+import shlex
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -93,11 +94,27 @@ end_timeout = click.option(
 
 def workflow_and_input(command: Callable[..., Any]) -> Callable[..., Any]:
     """WORKFLOW [ID] [INPUT]."""
-    for argument in (
-        click.argument("input", type=JSON, required=False), click.argument("id", type=ID, required=False), click.argument("workflow", type=NAME),
-    ):
-        command = argument(command)
-    return command
+
+    @click.argument("workflow", type=NAME)
+    @click.argument("id", type=ID, required=False)
+    @click.argument("input", type=JSON, required=False)
+    @functools.wraps(command)
+    def with_input(workflow: str, id: str | None, input: Any, **others: Any) -> Any:
+        if id is not None and id.startswith(("{", "[", '"')):
+            _refuse_input_as_id(workflow, id)
+        return command(workflow=workflow, id=id, input=input, **others)
+
+    return with_input
+
+
+def _refuse_input_as_id(workflow: str, id: str) -> None:
+    """An input in the place of the ID would start a run of that name, without an input."""
+    ctx = click.get_current_context()
+    if ctx.get_parameter_source("input") is click.core.ParameterSource.COMMANDLINE:
+        return  # Whoever gives both means it.
+    raise click.UsageError(
+        f"expected an ID after the workflow, found {id!r:.80}, which looks like an input. Give both: "
+        f"{ctx.command_path} {workflow} my-id {shlex.quote(id if len(id) <= 60 else '{..}')}", ctx)
 
 
 def start_policies(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,7 +19,9 @@ from fusee_mp.payload.misfit import Misfit, shown
 
 TEXT = frozenset({str})
 PLAIN = frozenset({type(None), bool, int, str})
-ANNOTATE = "Annotate the value with its type, or convert it yourself."
+# Read by those who send a value from Python, and by those who type it at a command line.
+ANNOTATE = "Give a value of that type, or annotate it in the code with the type it has."
+CONVERT = "Annotate it in the code with its type, or convert it to text, numbers, lists and dicts."
 
 
 class Source:
@@ -139,7 +141,7 @@ class AnyForm(Form):
             return STR.dump(value)
         if kind in PLAIN or (kind is float and math.isfinite(value)):
             return value
-        raise Misfit("a value that JSON keeps as it is", shown(value), ANNOTATE)
+        raise Misfit("a value that JSON keeps as it is", shown(value), CONVERT)
 
     def _key(self, key: Any) -> str:
         if type(key) is not str:

@@ -29,6 +29,7 @@ def _common(row: Status | Found, shard: int) -> dict[str, Any]:
         "id": row.id, "number": row.run, "workflow": row.type, "status": cast(StatusWord, row.status),
         "is_open": row.status in OPEN_STATUSES, "shard": shard, "started": instant(row.started),
         "finished": None if row.finished is None else instant(row.finished), "attributes": json.loads(row.attributes or b"{}"),
+        "reason": row.reason,
     }
 
 
@@ -41,7 +42,7 @@ def detail_of(row: Description, shard: int, payloads: Payloads = PLAIN) -> RunDe
     found = payloads.shown(row.found)
     failure = _failure(found.result) if found.status == "failed" and found.result else None
     return RunDetail(
-        **_common(found, shard), reason=found.reason, failure=failure, pending=_pending(records),
+        **_common(found, shard), failure=failure, pending=_pending(records) if found.status in OPEN_STATUSES else (),
         journal=[journal_record(record, lsn, seq) for seq, (record, lsn) in enumerate(zip(records, row.lsns, strict=True))],
     )
 

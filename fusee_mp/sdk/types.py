@@ -19,7 +19,7 @@ class RunStatus:
     """One run as it was when asked.
 
     number: rises within its shard, never repeats there. started, finished: aware, in UTC. attributes: for search, as last merged.
-    cursor: hand it to `list(after=..)` to go on after this run.
+    reason: why it is cancelled, terminated, paused or quarantined. cursor: hand it to `list(after=..)` to go on after this run.
     """
 
     id: str
@@ -31,6 +31,7 @@ class RunStatus:
     started: datetime
     finished: datetime | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    reason: str = ""
     cursor: str = ""
 
 
@@ -63,10 +64,9 @@ class PendingStep:
 class RunDetail(RunStatus):
     """A status with the journal behind it.
 
-    failure: how it failed, as the tree that docs/errors.md describes. reason: why it is cancelled, terminated, paused or quarantined.
+    failure: how it failed, as the tree that docs/errors.md describes. pending: of an open run, steps without an outcome.
     """
 
     journal: Sequence[JournalRecord] = ()
     pending: Sequence[PendingStep] = ()
     failure: Mapping[str, Any] | None = None
-    reason: str = ""

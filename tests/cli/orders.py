@@ -1,12 +1,13 @@
 """What the workers of these tests run."""
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from fusee_mp import Ctx, current_step, signal, step, workflow
+from fusee_mp import Ctx, Retry, current_step, signal, step, workflow
 
 APPROVED = signal("approved", bool)
 
@@ -64,6 +65,23 @@ async def hand_out(token: str) -> None:
 async def delivery(ctx: Ctx) -> str:
     where = await ctx.completion("delivered", hand_out, returns=str)
     return f"{where} since {await ctx.step('today', lambda: 'Monday')}"
+
+
+async def stumble() -> None:
+    if current_step().attempt == 1:
+        raise ConnectionError("the line is down")
+    raise ValueError("the words of the customer")
+
+
+@workflow("stumbling", on_exhausted="pause")
+async def stumbling(ctx: Ctx) -> None:
+    await ctx.step("stumble", stumble, retry=Retry(attempts=2, initial="1ms"))
+
+
+@workflow("spinning")
+async def spinning(ctx: Ctx) -> None:
+    while True:
+        await asyncio.sleep(0)
 
 
 BUNDLE = [order, approval]

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.cli.harness import Cli, until
 
 
@@ -83,7 +85,7 @@ def test_an_id_that_is_taken_is_refused_unless_told_otherwise(cli: Cli) -> None:
 
 def test_an_unknown_workflow_is_refused_and_the_known_are_named(cli: Cli) -> None:
     answer = cli("start", "ordre")
-    assert answer.code == 1 and "approval" in answer.err and "order, where" in answer.err
+    assert answer.code == 1 and "approval" in answer.err and "order, spinning" in answer.err
 
 
 def test_waiting_for_a_result_can_be_given_up_and_leaves_the_run_alone(cli: Cli) -> None:
@@ -91,6 +93,61 @@ def test_waiting_for_a_result_can_be_given_up_and_leaves_the_run_alone(cli: Cli)
     answer = cli("result", "patient-1", "--timeout", "50ms")
     assert answer.code == 1 and "goes on" in answer.err
     assert cli("status", "patient-1", "--json").json["is_open"]
+
+
+def test_waiting_for_a_paused_run_says_that_it_is_paused_why_and_what_lets_it_go_on(cli: Cli) -> None:
+    cli("start", "stumbling", "paused-1")
+    until(lambda: cli("status", "paused-1", "--json").json["status"] == "paused")
+    said = cli("result", "paused-1", "--timeout", "50ms").err
+    assert "it is paused, because" in said and "the words of the customer" in said and "fusee-mp resume paused-1" in said and "goes on" not in said
+    assert "the words of the customer" in next(line for line in cli("status", "paused-1").out.splitlines() if line.startswith("reason"))
+
+
+def test_waiting_for_a_quarantined_run_says_that_it_is_quarantined_why_and_what_can_be_done(cli: Cli) -> None:
+    cli("start", "spinning", "spinning-1")
+    until(lambda: cli("status", "spinning-1", "--json").json["status"] == "quarantined")
+    said = cli("result", "spinning-1", "--timeout", "50ms").err
+    assert "it is quarantined, because" in said and "spinning" in said and "fusee-mp reset spinning-1 STEP" in said and "goes on" not in said
+    assert "reason      workflow \"spinning\"" in cli("status", "spinning-1").out
+    cli("terminate", "spinning-1")
+
+
+def test_status_says_why_a_run_was_ended(cli: Cli) -> None:
+    cli("start", "approval", "unwanted-1")
+    cli("terminate", "unwanted-1", "nobody wants it")
+    assert "reason      nobody wants it" in cli("status", "unwanted-1").out
+
+
+def test_describe_shows_where_a_run_failed_within_the_width_of_the_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "72")
+    cli("start", "approval", "refused-3")
+    cli("signal", "refused-3", "approved", "false")
+    cli("result", "refused-3")
+    failure, _, journal = cli("describe", "refused-3").out.partition("\n\n")
+    assert "orders.py" in failure and "in approval" in failure and 'raise ValueError("it was not approved")' in failure
+    assert all(len(line) <= 72 for line in failure.splitlines()[6:] if " " in line.strip())
+
+
+def test_describe_shows_payloads_whole_when_asked_to_or_when_there_is_room(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    cli("run", "order", "long-1", json.dumps({"item": 100 * "lamp"}))
+    assert 100 * "lamp" not in cli("describe", "long-1").out
+    assert 100 * "lamp" in cli("describe", "long-1", "--wide").out
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert 100 * "lamp" in cli("describe", "long-1").out
+
+
+def test_a_run_that_has_ended_has_no_pending_steps(cli: Cli) -> None:
+    cli("start", "stumbling", "ended-2")
+    until(lambda: cli("describe", "ended-2", "--json").json["pending"])
+    cli("terminate", "ended-2")
+    assert cli("describe", "ended-2", "--json").json["pending"] == []
+
+
+def test_a_value_of_another_type_is_refused_in_words_that_fit_a_command_line(cli: Cli) -> None:
+    cli("start", "approval", "voices-1")
+    answer = cli("update", "voices-1", "heard", "--", "-5")
+    assert answer.code == 1 and "Give a value of that type" in answer.err and ". ." not in answer.err and ".. " not in answer.err
 
 
 def test_list_and_count_filter_and_page(cli: Cli) -> None:
@@ -110,5 +167,5 @@ def test_list_and_count_filter_and_page(cli: Cli) -> None:
 def test_shards_names_the_holder_of_each(cli: Cli) -> None:
     facts = until(lambda: (found := cli("shards", "--json").json) and all(shard["worker"] for shard in found["shards"]) and found)
     assert [shard["state"] for shard in facts["shards"]] == ["ready", "ready"]
-    assert facts["workers"][0]["workflows"] == ["order", "approval", "where", "delivery"]
+    assert facts["workers"][0]["workflows"] == ["order", "approval", "where", "delivery", "stumbling", "spinning"]
     assert facts["workers"][0]["worker"] in cli("shards").out

@@ -1,6 +1,7 @@
 """What needs no server: help, version, wrong use, nobody there."""
 from __future__ import annotations
 
+import configparser
 import importlib
 import json
 import socket
@@ -69,11 +70,55 @@ except SystemExit:
     (["serve", "d", "--shards", "99999"], "1 to 1024"),
     (["start"], "WORKFLOW"),
     (["frobnicate"], "frobnicate"),
+    (["start", "agent", '{"topic": "x"}'], """fusee-mp start agent my-id '{"topic": "x"}'"""),
+    (["run", "agent", "[1, 2]"], "fusee-mp run agent my-id '[1, 2]'"),
+    (["start", "agent", '"x"', "--deadline", "5s"], """fusee-mp start agent my-id '"x"'"""),
+    (["update", "a", "budget", "-5"], "fusee-mp update a budget -- -5"),
+    (["schedule", "describe", "-daily", "--json"], "fusee-mp schedule describe -- -daily"),
 ])
 def test_wrong_use_is_code_2_and_says_what_is_wrong(offline: Cli, arguments: list[str], words: str) -> None:
     answer = offline(*arguments)
     assert (answer.code, answer.out) == (2, "")
     assert words in answer.err and "Traceback" not in answer.err
+
+
+def test_an_id_that_looks_like_an_input_may_have_an_input_behind_it(offline: Cli) -> None:
+    answer = offline("start", "agent", '{"odd": "but allowed"}', "null", "--address", "unix:/nowhere/at/all")
+    assert answer.code == 3
+
+
+def test_a_misspelt_option_is_told_the_right_one_and_nothing_of_values(offline: Cli) -> None:
+    answer = offline("status", "a", "--adress", "x")
+    assert answer.code == 2 and "--address" in answer.err and "--" + " " not in answer.err
+
+
+def test_what_is_typed_behind_two_dashes_is_a_value(offline: Cli) -> None:
+    assert offline("update", "--address", "unix:/nowhere/at/all", "a", "budget", "--", "-5").code == 3
+
+
+INTERRUPTED = """
+import os, runpy, signal, sys
+from importlib.abc import MetaPathFinder
+class Interrupts(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == {at!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["fusee-mp", "count", "--address", "unix:/nowhere/at/all"]
+runpy.run_module("fusee_mp.cli", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("at", ["click", "fusee_mp.cli.main", "fusee_mp.cli.count", "fusee_mp.sdk.client"])
+def test_ctrl_c_while_modules_are_loaded_is_quiet(at: str) -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED.format(at=at)], check=False, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
+
+
+def test_the_installed_command_is_the_quiet_one() -> None:
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    assert "fusee-mp = fusee_mp.cli.__main__:run" in settings["options.entry_points"]["console_scripts"]
 
 
 def test_wrong_use_with_json_is_json(offline: Cli) -> None:

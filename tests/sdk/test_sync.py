@@ -16,7 +16,19 @@ from pathlib import Path
 import pytest
 
 from fusee_mp import (
-    Batch, Ctx, Debounce, Limit, NotFound, Rejected, ScheduleSpec, SyncClient, SyncEngine, Unavailable, WorkflowFailed, step, workflow,
+    Batch,
+    Ctx,
+    Debounce,
+    Limit,
+    NotFound,
+    Rejected,
+    ScheduleSpec,
+    SyncClient,
+    SyncEngine,
+    Unavailable,
+    WorkflowFailed,
+    step,
+    workflow,
 )
 from fusee_mp import signal as signal_
 from fusee_mp.cli.demonstration.stage import Stage
