@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 import os
 import re
-import secrets
 import shutil
 import zlib
 from collections.abc import Awaitable, Callable, Iterable
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -34,7 +34,7 @@ _FIELDS: Final[dict[type, str]] = {
     r.UpdateDone: "payload", r.Completed: "payload", r.Done: "payload",
 }
 _ARCHIVED: Final = ".archived"
-_NAME: Final = re.compile(r"[0-9a-f]{16}")
+_NAME: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class Reference(Struct, array_like=True, frozen=True):
@@ -66,7 +66,7 @@ class Apart:
         return msgspec.structs.replace(record, **{name: self._put(record.run, payload)})  # type: ignore[attr-defined]
 
     def _put(self, run: int, payload: bytes) -> bytes:
-        place, name = self._directory / str(run), secrets.token_hex(8)
+        place, name = self._directory / str(run), blake2b(payload, digest_size=16).hexdigest()
         try:
             is_new = not place.is_dir()
             place.mkdir(parents=True, exist_ok=True)
@@ -149,10 +149,12 @@ def _reference(payload: bytes) -> Reference:
 
 
 def _write(path: Path, payload: bytes) -> None:
-    with open(path, "xb") as file:
+    new = path.with_name(f"{path.name}.new")
+    with open(new, "wb") as file:
         file.write(payload)
         file.flush()
         os.fsync(file.fileno())
+    new.replace(path)  # equal payloads of a run share a file, which is whole at every moment
 
 
 def _flush(directory: Path) -> None:

@@ -94,11 +94,11 @@ class Payloads:
 
     def opened(self, struct: S) -> S:
         """The struct in clear. Raises PayloadError, which names the key, when a payload of it cannot be opened; texts never fail."""
-        return _changed(struct, self._open, self._open_text)
+        return struct if _is_clear(struct) else _changed(struct, self._open, self._open_text)
 
     def shown(self, struct: S) -> S:
         """The struct in clear as far as that is possible: for people."""
-        return _changed(struct, self._open_or_leave, self._open_text)
+        return struct if _is_clear(struct) else _changed(struct, self._open_or_leave, self._open_text)
 
     def whole(self, struct: S) -> S:
         """The struct with what is stored apart, sealed as it may be: so that it can leave its directory. Raises StorageError."""
@@ -195,6 +195,15 @@ def _checked(codec: PayloadCodec) -> PayloadCodec:
 
 
 # The fields of structs.
+
+
+def _is_clear(struct: Struct) -> bool:
+    """There is nothing to be opened: what most records are asked, so it is quick."""
+    for name, kind in fields_of(type(struct)):
+        value = getattr(struct, name)
+        if value and (value[0] < FIRST_OF_JSON if kind is bytes else kind is Struct or value[0] == _MARK):
+            return False
+    return True
 
 
 def _changed(struct: S, payload: Callable[[bytes], bytes], text: Callable[[str], str]) -> S:

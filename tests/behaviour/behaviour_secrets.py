@@ -1,14 +1,27 @@
 """Workflows whose every payload holds one word, and the play that makes them use every feature."""
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from behaviour_homes import until
 
-from fusee_mp import Batch, Ctx, Debounce, Fatal, Rejected, Retry, ScheduleSpec, WorkflowFailed, current_step, query, signal, update, workflow
+from fusee_mp import (
+    Batch,
+    Ctx,
+    Debounce,
+    Fatal,
+    Rejected,
+    Retry,
+    ScheduleSpec,
+    WorkflowFailed,
+    current_step,
+    query,
+    signal,
+    update,
+    workflow,
+)
 
 SECRET = "xyzzy-4711"
 GO = signal("go", str)
