@@ -1,5 +1,5 @@
 # What a worker runs: the workflows of a module, found without being listed anywhere.
-"""`load`: a module's workflows and its lifespan."""
+"""`load`: a module's workflows, its lifespan and its codec."""
 from __future__ import annotations
 
 import importlib
@@ -12,12 +12,15 @@ from typing import Any, NamedTuple
 
 import click
 
+from fusee_mp.errors import Rejected
+from fusee_mp.payload.sealing import PayloadCodec, Payloads
 from fusee_mp.sdk.definitions import Workflow
 
 
 class Program(NamedTuple):
     workflows: list[Workflow[Any, Any]]
     lifespan: Callable[[], Any] | None
+    codec: PayloadCodec | None
 
 
 def load(target: str) -> Program:
@@ -26,11 +29,17 @@ def load(target: str) -> Program:
     module = _import(name)
     found = _unique(_listed(target, module, attribute) if attribute else vars(module).values())
     if not found:
-        raise click.UsageError(f'module "{name}" ({module.__file__}) has no workflow. Put @workflow over an async function in it, or import one.')
+        raise click.UsageError(
+            f'module "{name}" ({module.__file__}) has no workflow. Put @workflow over an async function in it, or import one.')
     lifespan = getattr(module, "lifespan", None)
     if lifespan is not None and not callable(lifespan):
         raise click.UsageError(f'"lifespan" of module "{name}" is to be an @asynccontextmanager function, found {lifespan!r:.80}.')
-    return Program(found, lifespan)
+    codec = getattr(module, "codec", None)
+    try:
+        Payloads(codec)
+    except Rejected as e:
+        raise click.UsageError(f'"codec" of module "{name}": {e.message}') from None
+    return Program(found, lifespan, codec)
 
 
 def _import(name: str) -> ModuleType:

@@ -65,7 +65,7 @@ async def _keep_joined(job: Job, program: Program, is_patient: bool) -> None:
         try:
             async with Worker.connect(
                 job.address, workflows=program.workflows, max_shards=job.max_shards, lifespan=program.lifespan, grace=job.grace_ms / 1000,
-                name=job.name,
+                name=job.name, codec=program.codec,
             ) as worker:
                 is_patient, pause_s = True, REJOIN_FIRST_S
                 _say_ready(job, worker, [workflow.name for workflow in program.workflows])

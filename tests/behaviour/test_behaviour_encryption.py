@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -170,3 +173,23 @@ def test_a_codec_of_ones_own_needs_a_first_byte_that_no_json_has(tmp_path: Path)
     for wrong in (Forgets(), object(), "k1"):
         with pytest.raises(Rejected, match="codec"):
             Config(dir=tmp_path, codec=wrong)  # type: ignore[arg-type]
+
+
+def test_a_worker_of_the_command_line_takes_the_codec_of_its_module(tmp_path: Path) -> None:
+    (tmp_path / "sealed_shop.py").write_text(
+        "from fusee_mp import AesGcm, Ctx, workflow\ncodec = AesGcm({'k1': b'k' * 32})\n\n"
+        "@workflow\nasync def echo(ctx: Ctx, text: str) -> str:\n    return text\n")
+    command = [sys.executable, "-m", "fusee_mp.cli", "worker", "sealed_shop", "--address"]
+
+    async def main(address: str) -> None:
+        async with Client.connect(address, codec=AesGcm({"k1": KEY})) as client:
+            assert await client.execute("echo", "e", SECRET) == SECRET
+
+    with serving(tmp_path / "served", shards=1) as tree:
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        with subprocess.Popen([*command, tree.address], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) as worker:
+            try:
+                asyncio.run(asyncio.wait_for(main(tree.address), 60))
+            finally:
+                worker.terminate()
+    assert list(clear_in(tmp_path)) == []

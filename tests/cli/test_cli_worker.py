@@ -167,6 +167,7 @@ BROKEN = "def helper():\n    raise KeyError('a key of theirs')\n\nhelper()\n"
     ("shop:nothing", "", "found nothing of that name"),
     ("shop:number", "number = 1\n", "found 1"),
     ("shop", "from fusee_mp import workflow\n@workflow\nasync def w(ctx): ...\nlifespan = 3\n", "asynccontextmanager"),
+    ("shop", "from fusee_mp import workflow\n@workflow\nasync def w(ctx): ...\ncodec = 3\n", "expected something with `seal` and `open`"),
 ])
 def test_a_module_that_cannot_be_run_is_wrong_use_and_says_why(
     tmp_path: Path, offline: Cli, monkeypatch: pytest.MonkeyPatch, target: str, source: str, words: str,
