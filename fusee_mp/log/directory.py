@@ -130,8 +130,8 @@ def _is_socket(entry: os.DirEntry[str]) -> bool:
 def _check_format(directory: Path, meta: Meta) -> None:
     if meta.format == RESHARDING:
         raise StorageError(
-            f"a change of the shard count of {directory} was interrupted. Finish it with the version that began it: `fusee-mp reshard`, which "
-            "this version does not have yet"
+            f"a change of the shard count of {directory} was interrupted. Finish it with the version that began it: `fusee-mp reshard`,"
+            " which this version does not have yet"
         )
     if meta.format != str(FORMAT):
         raise StorageError(

@@ -3,9 +3,10 @@
 # `Disk` is the one door to the file system: the real one here, a failing and a forgetting one in the tests. A *script* is a list of
 # named steps on files of one directory, so that the same list can be run in this process or sent to another.
 #
-# Its `main` is the flush helper, in a process that has imported nothing of the package but this file. It takes scripts from two sockets, one thread each: flushes on the first, work
-# ahead (filling, marking, renaming) on the second. It decides nothing, and ends when its parent does. It must stay small in memory:
-# hence no import beyond what the interpreter itself has loaded, and no typing at run time.
+# Its `main` is the flush helper, in a process that has imported nothing of the package but this file. It takes scripts from two
+# sockets, one thread each: flushes on the first, work ahead (filling, marking, renaming) on the second. It decides nothing, and ends
+# when its parent does. It must stay small in memory: hence no import beyond what the interpreter itself has loaded, and no typing at
+# run time.
 """The file operations of the log, and the helper program."""
 from __future__ import annotations
 

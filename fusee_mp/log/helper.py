@@ -198,6 +198,6 @@ class Helper:
 def _spawn(directory: Path, sockets: list[int], emulated_flush_ms: float, inherit: Iterable[int]) -> subprocess.Popen[bytes]:
     arguments = [*map(str, sockets), str(os.getpid()), str(directory), str(emulated_flush_ms)]
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", PROGRAM, str(Path(program.__file__).parent), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        pass_fds=(*sockets, *inherit), close_fds=True,
+        [sys.executable, "-I", "-S", "-c", PROGRAM, str(Path(program.__file__).parent), *arguments],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(*sockets, *inherit), close_fds=True,
     )

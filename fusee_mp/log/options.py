@@ -30,7 +30,8 @@ class LogOptions:
 
     def __post_init__(self) -> None:
         block = self.block_bytes
-        self._require(block & (block - 1) == 0 and HEADER_BYTES <= block <= COPY_OFFSETS[1], "block_bytes must be a power of two, 512 to 4096")
+        is_block = block & (block - 1) == 0 and HEADER_BYTES <= block <= COPY_OFFSETS[1]
+        self._require(is_block, "block_bytes must be a power of two, 512 to 4096")
         self._require(self.segment_bytes % block == 0 and self.starter_bytes % block == 0, "segments must be whole blocks")
         self._require(0 < self.append_bytes_max <= self.batch_bytes_max, "batch_bytes_max must hold an append of append_bytes_max")
         self._require(

@@ -83,8 +83,8 @@ class SegmentFile:
 class Recovered:
     """The log as it was found. `unproven` batches are whole, but nothing shows that they are durable.
 
-    `superseded` segments (number, size) hold nothing that a later one does not; `marked` ones (number, name, size) are spares under a segment's name,
-    `spares` (name, size) those under their own.
+    `superseded` segments (number, size) hold nothing that a later one does not; `marked` ones (number, name, size) are spares under
+    a segment's name, `spares` (name, size) those under their own.
     """
 
     segments: list[SegmentFile] = field(default_factory=list)

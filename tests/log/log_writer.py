@@ -7,13 +7,17 @@ import random
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from log_sim import record
 
 from fusee_mp.log import Log, LogOptions, join_records
 
-OPTIONS = {"segment_bytes": 256 * 1024, "starter_bytes": 64 * 1024, "append_bytes_max": 64 * 1024, "batch_bytes_max": 128 * 1024, "reserve_bytes": 0}
+OPTIONS = {
+    "segment_bytes": 256 * 1024, "starter_bytes": 64 * 1024, "append_bytes_max": 64 * 1024, "batch_bytes_max": 128 * 1024,
+    "reserve_bytes": 0,
+}
 
 
 async def main(directory: str, mode: str, proven_lsn: str) -> None:

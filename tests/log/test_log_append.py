@@ -55,7 +55,8 @@ def test_appends_of_one_turn_share_a_flush(log: Log, loop: FakeLoop) -> None:
 
 def test_nothing_is_durable_before_its_flush(log: Log, loop: FakeLoop, disk: SimDisk) -> None:
     durable_at_flush: list[int] = []
-    disk.before = lambda kind, name: durable_at_flush.append(log.durable_lsn) if kind == "flush" and name == "0000000000000001.seg" else None
+    flush = ("flush", "0000000000000001.seg")
+    disk.before = lambda *operation: durable_at_flush.append(log.durable_lsn) if operation == flush else None
     append(log)
     loop.run()
     append(log)

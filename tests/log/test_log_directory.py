@@ -45,16 +45,19 @@ def test_a_lock_and_a_half_made_meta_file_do_not_count(tmp_path: Path) -> None:
     assert opened(tmp_path).shards == 1
 
 
-@pytest.mark.parametrize("text, reason", [("format=2\nshards=1\nid=x\n", "has format 2"), ("format=reshard\nshards=1\nid=x\n", "interrupted")])
+@pytest.mark.parametrize("text, reason", [
+    ("format=2\nshards=1\nid=x\n", "has format 2"), ("format=reshard\nshards=1\nid=x\n", "interrupted"),
+])
 def test_another_format_and_an_unfinished_reshard_are_refused(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / META).write_text(text)
     with pytest.raises(StorageError, match=reason):
         opened(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"format=1\n", b"format=1\nshards=0\nid=x\n", b"format=1\nshards=\xc2\xb2\nid=x\n", b"\xff\x00", b"format=1\nshards=99999\nid=x\n"]
-)
+@pytest.mark.parametrize("data", [
+    b"", b"format=1\n", b"format=1\nshards=0\nid=x\n", b"format=1\nshards=\xc2\xb2\nid=x\n", b"\xff\x00",
+    b"format=1\nshards=99999\nid=x\n",
+])
 def test_a_damaged_meta_file_is_refused_with_what_it_has(tmp_path: Path, data: bytes) -> None:
     (tmp_path / META).write_bytes(data)
     with pytest.raises(StorageError, match="should have the lines"):

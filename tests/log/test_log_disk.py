@@ -59,7 +59,10 @@ Run = tuple[Disk, Callable[[Script], OSError | None]]
 
 def test_a_file_is_allocated_written_flushed_and_renamed(run: Run) -> None:
     disk, script = run
-    steps = (("allocate", "a", 5000), ("fill", "a", 5000), ("write", "a", b"hello", 4990), ("flush", "a"), ("rename", "a", "b"), ("flush_directory",))
+    steps = (
+        ("allocate", "a", 5000), ("fill", "a", 5000), ("write", "a", b"hello", 4990), ("flush", "a"), ("rename", "a", "b"),
+        ("flush_directory",),
+    )
     assert script(steps) is None
     assert disk.names() == ["b"]
     assert content(disk, "b") == (bytes(4990) + b"hello").ljust(5000, b"\0")
@@ -116,7 +119,8 @@ def test_the_helper_answers_flushes_while_it_fills_and_hurries_when_told(tmp_pat
         done: asyncio.Future[None] = loop.create_future()
         try:
             (tmp_path / "s").write_bytes(b"x" * 512)
-            helper.work.run((("allocate", "a", size), ("fill", "a", size), ("rename", "a", "b")), lambda _: (order.append("fill"), done.set_result(None)))
+            filling = (("allocate", "a", size), ("fill", "a", size), ("rename", "a", "b"))
+            helper.work.run(filling, lambda _: (order.append("fill"), done.set_result(None)))
             flush: asyncio.Future[Outcome] = loop.create_future()
             helper.flushes.run((("flush", "s"),), flush.set_result)
             assert (await asyncio.wait_for(flush, 20)).error is None

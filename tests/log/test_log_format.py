@@ -60,7 +60,8 @@ def test_the_bytes_of_a_segment_header_never_change() -> None:
 
 def test_the_bytes_of_a_batch_never_change() -> None:
     batch = whole_batch(
-        join_records([b"one", b"tw"]), salt=0x1122334455667788, acked=41, sequence=42, epoch=3, first_lsn=1000, records=2, parent=0x11223344,
+        join_records([b"one", b"tw"]),
+        salt=0x1122334455667788, acked=41, sequence=42, epoch=3, first_lsn=1000, records=2, parent=0x11223344,
     )
     assert batch[:4] == b"FSB1"
     assert batch[8:76].hex() == bytes.fromhex(GOLDEN_BATCH).hex()
@@ -90,7 +91,9 @@ def test_the_helper_program_has_the_bounds_it_cannot_import() -> None:
 def test_a_batch_reads_back_as_it_was_written(
     body: bytes, block_bytes: int, salt: int, acked: int, sequence: int, epoch: int, first_lsn: int, records: int, parent: int,
 ) -> None:
-    fields = {"salt": salt, "acked": acked, "sequence": sequence, "epoch": epoch, "first_lsn": first_lsn, "records": records, "parent": parent}
+    fields = {
+        "salt": salt, "acked": acked, "sequence": sequence, "epoch": epoch, "first_lsn": first_lsn, "records": records, "parent": parent,
+    }
     data = whole_batch(body, block_bytes, **fields)
     assert len(data) % block_bytes == 0 and len(data) == batch_bytes(len(body), block_bytes)
     header = unpack_batch_header(data, salt, block_bytes)
