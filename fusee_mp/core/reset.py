@@ -70,7 +70,8 @@ def _no_such_step(records: Sequence[r.RunRecord], step: str, occurrence: int, fo
     shown = ", ".join(f'"{name}"' for name in different[:NAMES_SHOWN]) or "none"
     more = f" and {len(different) - NAMES_SHOWN} more" if len(different) > NAMES_SHOWN else ""
     times = f'step "{step}" {found} time{"" if found == 1 else "s"}, not {occurrence}' if found else f'no step "{step}"'
-    return Rejected(f'workflow "{id}" came to {times}: it cannot be reset there. Its steps are {shown}{more}', id=id, step=step, steps=different)
+    return Rejected(
+        f'workflow "{id}" came to {times}: it cannot be reset there. Its steps are {shown}{more}', id=id, step=step, steps=different)
 
 
 def _again(kept: Sequence[r.RunRecord], later: Sequence[r.RunRecord]) -> list[r.RunRecord]:

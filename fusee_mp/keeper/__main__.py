@@ -7,6 +7,6 @@ import sys
 # a keeper is 3 MiB smaller.
 sys.modules["_hashlib"] = None  # type: ignore[assignment]
 
-from fusee_mp.keeper.main import main
+from fusee_mp.keeper.main import main  # noqa: E402  # the line above comes first
 
 main()

@@ -55,7 +55,8 @@ class ServeOptions:
             value = getattr(self, name)
             _require(0 < value <= bounds.DURATION_MS_MAX, name, "more than 0 ms", value)
         _require(self.keep_history or not self.archive_history, "archive_history", "keep_history too", False, "there is nothing to archive")
-        _require(self.retention_ms is None or 0 <= self.retention_ms <= bounds.DURATION_MS_MAX, "retention_ms", "0 ms or more", self.retention_ms)
+        kept = self.retention_ms
+        _require(kept is None or 0 <= kept <= bounds.DURATION_MS_MAX, "retention_ms", "0 ms or more", kept)
         _require(0 <= self.grace_ms <= bounds.DURATION_MS_MAX, "grace_ms", "0 ms or more", self.grace_ms)
         _require(self.revoke_ms >= 2 * self.ping_ms, "revoke_ms", f"at least twice ping_ms ({self.ping_ms})", self.revoke_ms)
         LogOptions(**self.log)

@@ -73,7 +73,10 @@ def _decode(lsn: int, data: bytes) -> Any:
 class Row:
     """A run as a group changes it."""
 
-    __slots__ = ("archived", "chunk", "data", "due", "forgot", "gone", "id", "is_new", "lsn", "lsns", "run", "status", "type", "values", "was_due", "was_status")
+    __slots__ = (
+        "archived", "chunk", "data", "due", "forgot", "gone", "id", "is_new", "lsn", "lsns", "run", "status", "type", "values", "was_due",
+        "was_status",
+    )
 
     def __init__(self, run: int, id: str, type: int, status: int, due: int | None, chunk: int | None, is_new: bool) -> None:
         self.run, self.id, self.type, self.chunk = run, id, type, chunk

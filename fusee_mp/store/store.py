@@ -201,7 +201,8 @@ class Store:
             self._archive.add(journals)
         except OSError as e:
             kind = StorageFull if e.errno == errno.ENOSPC else StorageError
-            raise kind(f"the archive of {self.path} cannot be written: {e}. The journals stay in the store until it can", path=self.path) from e
+            said = f"the archive of {self.path} cannot be written: {e}. The journals stay in the store until it can"
+            raise kind(said, path=self.path) from e
 
     def _advance(self, group: Group, entries: list[Entry], place: Place) -> _Meta:
         old = self._meta

@@ -25,7 +25,9 @@ def signal(name: str) -> r.Signal:
 
 
 def test_the_journal_is_cut_before_the_first_record_of_the_step() -> None:
-    records: list[Any] = [START, step("1", "a"), signal("x"), r.Attempt(1, AT, "2", "b", 1, b"{}", AT), step("3", "c"), signal("y"), step("2", "b")]
+    records: list[Any] = [
+        START, step("1", "a"), signal("x"), r.Attempt(1, AT, "2", "b", 1, b"{}", AT), step("3", "c"), signal("y"), step("2", "b"),
+    ]
     planned = plan(records, "b")
     assert planned.kept == records[:3] and planned.again == [signal("y")]
 
@@ -40,7 +42,8 @@ def test_outcomes_of_children_and_completions_that_were_kept_are_fed_again() -> 
                        r.Awaiting(1, AT, "2", "wait", 1)]
     later: list[Any] = [
         r.ChildDone(1, AT, "1", "ok", b"", SOURCE), r.ChildDone(1, AT, "7:4", "ok", b"", SOURCE), r.Child(1, AT, "9", 0, 2, "d", "t", b""),
-        r.ChildDone(1, AT, "9", "ok", b""), r.Completed(1, AT, "2", "wait", 1, "ok", b"1"), r.CancelRequested(1, AT, "no"), r.Done(1, AT, "cancelled", b""),
+        r.ChildDone(1, AT, "9", "ok", b""), r.Completed(1, AT, "2", "wait", 1, "ok", b"1"), r.CancelRequested(1, AT, "no"),
+        r.Done(1, AT, "cancelled", b""),
     ]
     planned = plan([*kept, step("3", "s"), *later], "s")
     assert planned.kept == kept and planned.again == [later[0], later[1], later[4]]

@@ -121,7 +121,8 @@ class _History:
             lambda: r.ChildDone(run, at, "3", "ok", b"", self.source()),
             lambda: r.Send(run, at, "4", kind="signal", id="other", **self.message()),
             lambda: r.CancelRequested(run, at, "why", self.request(), self.source()),
-            lambda: r.Update(run, at, "add", f"u-{at}", b"5", self.request()), lambda: r.UpdateDone(run, at, "u1/1", "add", "u-1", "ok", b"5"),
+            lambda: r.Update(run, at, "add", f"u-{at}", b"5", self.request()),
+            lambda: r.UpdateDone(run, at, "u1/1", "add", "u-1", "ok", b"5"),
             lambda: r.Heartbeat(run, at, "1", "n", 1, b"1"), lambda: r.Awaiting(run, at, "6", "n", 1),
             lambda: r.Completed(run, at, "6", "n", 1, "ok", b"1", self.request()), lambda: r.Paused(run, at, "why", "1", self.request()),
             lambda: r.Resumed(run, at, self.request()),
@@ -130,7 +131,8 @@ class _History:
             lambda: r.Quarantined(run, at, "nondeterminism", "asked for other", 3), lambda: r.Unquarantined(run, at),
             lambda: r.Deleted(run, at, self.request(), rng.random() < 0.5), lambda: r.Patched(run, at, "p"),
             lambda: r.Inherited(run, at, "kid", "t", "cancel", 1, "3"), lambda: r.Child(run, at, "3", -1, 0, "kid", "t", b"", started_by=1),
-            lambda: done(run, "ok", at=at, request=self.request(), history=False), lambda: attributes(run, rng.choice([b'{"a":2}', b'{"c":"x"}', b'{"a":null}'])),
+            lambda: done(run, "ok", at=at, request=self.request(), history=False),
+            lambda: attributes(run, rng.choice([b'{"a":2}', b'{"c":"x"}', b'{"a":null}'])),
         ]
         return rng.choice(makers)()
 

@@ -66,7 +66,8 @@ def test_a_paused_run_stays_paused_with_its_reason_until_it_is_resumed() -> None
 
 
 @pytest.mark.parametrize(("record", "status"), [
-    (r.CancelRequested(1, 1020, "why"), "running"), (done(status="terminated"), "terminated"), (r.Quarantined(1, 1020, "c", "m", 1), "quarantined"),
+    (r.CancelRequested(1, 1020, "why"), "running"), (done(status="terminated"), "terminated"),
+    (r.Quarantined(1, 1020, "c", "m", 1), "quarantined"),
     (r.Heartbeat(1, 1020, "1", "n", 1, b"1"), "paused"), (r.Completed(1, 1020, "6", "n", 1, "ok", b"1"), "paused"),
 ])
 def test_what_lifts_a_pause(record: r.Record, status: str) -> None:
