@@ -54,5 +54,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     differences = [said for workflows, journals in seen for said in crash_everywhere(workflows, journals)]
     if differences:
         more = f"\nand {len(differences) - SHOWN_MAX} more" if len(differences) > SHOWN_MAX else ""
-        pytest.fail("a crash would have changed what this test's workflows do:\n" + "\n".join(differences[:SHOWN_MAX]) + more, pytrace=False)
+        shown = "\n".join(differences[:SHOWN_MAX])
+        pytest.fail(f"a crash would have changed what this test's workflows do:\n{shown}{more}", pytrace=False)
     return result

@@ -111,8 +111,8 @@ class VirtualEngine(Engine):
         more = len(aside) + len(waits) - len(shown)
         error = FuseeError(
             "nothing will happen any more in this test: no timer is set, no step runs, and nobody outside answers. Waiting are"
-            f" {', '.join(shown) or 'no runs'}{f', and {more} more' if more else ''}. Send the signal they wait for, or let what was to wake"
-            " them do so"
+            f" {', '.join(shown) or 'no runs'}{f', and {more} more' if more else ''}. Send the signal they wait for, or let what was to"
+            " wake them do so"
         )
         stuck, self._stuck = self._stuck, asyncio.get_running_loop().create_future()
         stuck.set_result(error)

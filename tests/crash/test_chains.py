@@ -12,7 +12,8 @@ DRIVER = Path(__file__).with_name("chain_driver.py")
 
 def driver(directory: Path, first: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(DRIVER), str(directory), str(first)], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        [sys.executable, str(DRIVER), str(directory), str(first)],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
 
 

@@ -232,6 +232,6 @@ async def failed(ctx: Ctx) -> None:
 
 
 WORKFLOWS: list[Workflow[Any, Any]] = [
-    gathered, gathered_with_failure, task_group, timeouts, waited_for, waited_first, completed_in_order, queued, guarded, shielded, generated,
-    small, everything, cancelled, failed,
+    gathered, gathered_with_failure, task_group, timeouts, waited_for, waited_first, completed_in_order, queued, guarded, shielded,
+    generated, small, everything, cancelled, failed,
 ]

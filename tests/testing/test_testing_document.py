@@ -27,7 +27,10 @@ def test_every_program_passes(tmp_path: Path, option: list[str]) -> None:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    command = [sys.executable, "-m", "pytest", "-p", "fusee_mp.testing.plugin", "-p", "no:cacheprovider", "-q", f"--basetemp={tmp_path / 'temporary'}"]
+    command = [
+        sys.executable, "-m", "pytest", "-p", "fusee_mp.testing.plugin", "-p", "no:cacheprovider", "-q",
+        f"--basetemp={tmp_path / 'temporary'}",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run([*command, *option], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=environment)
     if option:  # the one that is careless on purpose fails now
