@@ -21,7 +21,8 @@ def main() -> int:
             rss, pss = memory.rss / 2**20, memory.pss / 2**20
             total_rss, total_pss = total_rss + rss, total_pss + pss
             print(f"{kind_of(member):10} rss {rss:6.1f} MiB  pss {pss:6.1f} MiB")
-        print(f"tree: {cpu:.2f} % CPU; resident {total_rss:.0f} MiB with shared pages counted once for each process, {total_pss:.0f} MiB as shared")
+        print(f"tree: {cpu:.2f} % CPU; resident {total_rss:.0f} MiB with shared pages counted once for each process,"
+              f" {total_pss:.0f} MiB as shared")
     return 0 if cpu < 0.5 and total_pss < 150 else 1
 
 

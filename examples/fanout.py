@@ -54,7 +54,8 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         async with Engine.open(directory, workflows=[price_list], shards=2) as engine:
             prices = await engine.execute(price_list, "list-1", items)
-    print(f"{len(prices.found)} prices, {prices.total} in all; unknown: {len(prices.unknown)} items, the first of them {min(prices.unknown)}")
+    unknown = prices.unknown
+    print(f"{len(prices.found)} prices, {prices.total} in all; unknown: {len(unknown)} items, the first of them {min(unknown)}")
 
 
 if __name__ == "__main__":
