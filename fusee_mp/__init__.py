@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from fusee_mp.errors import WorkflowFailed as WorkflowFailed
     from fusee_mp.payload.cipher import AesGcm as AesGcm
     from fusee_mp.payload.classes import register_exception as register_exception
-    from fusee_mp.sdk.current import CurrentStep as CurrentStep
-    from fusee_mp.sdk.current import current_step as current_step
     from fusee_mp.sdk.client import Client as Client
     from fusee_mp.sdk.config import Config as Config
     from fusee_mp.sdk.ctx import ChildHandle as ChildHandle
     from fusee_mp.sdk.ctx import Ctx as Ctx
+    from fusee_mp.sdk.current import CurrentStep as CurrentStep
+    from fusee_mp.sdk.current import current_step as current_step
     from fusee_mp.sdk.definitions import Step as Step
     from fusee_mp.sdk.definitions import Workflow as Workflow
     from fusee_mp.sdk.definitions import step as step
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from fusee_mp.sdk.handles import signal as signal
     from fusee_mp.sdk.handles import update as update
     from fusee_mp.sdk.journals import Journal as Journal
+    from fusee_mp.sdk.limit import Limit as Limit
     from fusee_mp.sdk.replayer import Replay as Replay
     from fusee_mp.sdk.replayer import Replayer as Replayer
-    from fusee_mp.sdk.limit import Limit as Limit
     from fusee_mp.sdk.retry import Fatal as Fatal
     from fusee_mp.sdk.retry import Retry as Retry
     from fusee_mp.sdk.run import Run as Run

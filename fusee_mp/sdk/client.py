@@ -13,7 +13,16 @@ from typing import Any, Final
 import msgspec
 
 from fusee_mp.core.calls import (
-    Call, LimitCall, LimitState, Outcome, QueryCall, ResultCall, StartCall, Started, StartWithUpdateCall, UpdateCall,
+    Call,
+    LimitCall,
+    LimitState,
+    Outcome,
+    QueryCall,
+    ResultCall,
+    StartCall,
+    Started,
+    StartWithUpdateCall,
+    UpdateCall,
 )
 from fusee_mp.core.time_calls import BackfillCall, ChangeScheduleCall, GatherCall, ScheduleCall, SchedulesCall, ScheduleShown
 from fusee_mp.errors import FuseeError, ProtocolError, Unavailable

@@ -64,7 +64,8 @@ class Config:
         _one_of("flush", self.flush, ("auto", "inline", "helper"))
         _one_of("on_exhausted", self.on_exhausted, ("fail", "pause"))
         if self.archive_history and not self.keep_history:
-            raise Rejected("Config archive_history: there is nothing to archive without keep_history. Set one of the two.", option="archive_history")
+            said = "Config archive_history: there is nothing to archive without keep_history. Set one of the two."
+            raise Rejected(said, option="archive_history")
         if not isinstance(self.dir, (str, PathLike)) or not self.dir:
             raise Rejected(f"Config dir: expected a path, found {self.dir!r:.80}. Name the data directory.", option="dir")
         object.__setattr__(self, "payloads", Payloads(self.codec, self.payload_bytes_max))

@@ -104,7 +104,8 @@ def workflow(name: Any = None, *, version: int = 0, on_exhausted: OnExhausted | 
     """Define a workflow: `@workflow`, `@workflow()` or `@workflow("name", ..)` over an `async def` of a context and at most one input.
 
     version: recorded at each start, for `ctx.patched` and for people. on_exhausted: whether a step that runs out of attempts fails, or
-    pauses the run; None is as the engine's Config says, "fail" in a worker. retention: how long a finished run is kept. Raises Rejected for a function or an option that cannot work.
+    pauses the run; None is as the engine's Config says, "fail" in a worker. retention: how long a finished run is kept. Raises Rejected
+    for a function or an option that cannot work.
     """
     if callable(name):
         return Workflow(name, scope=_caller_scope(name))

@@ -129,7 +129,8 @@ class Engine(Methods):
         self._opened[shard] = await ShardHost.open(Path(config.dir), shard, options)
 
     def _share_limits(self) -> None:
-        self.limits = LocalLimits(asyncio.get_running_loop(), clock_ms, lambda name: self._hosts[shard_of(name, self._shards)].limits.permits)
+        self.limits = LocalLimits(
+            asyncio.get_running_loop(), clock_ms, lambda name: self._hosts[shard_of(name, self._shards)].limits.permits)
         for host in self._hosts:
             host.limits.on_defined = self.limits.serve
 

@@ -67,7 +67,8 @@ def shards_of(path: Path) -> int:
     """How many shards a data directory has. Raises StorageError where it is none."""
     meta = read_meta(path)
     if meta is None:
-        raise StorageError(f"{path} is no data directory: it has no fusee.meta. Name the one that the engine or server was given", path=str(path))
+        said = f"{path} is no data directory: it has no fusee.meta. Name the one that the engine or server was given"
+        raise StorageError(said, path=str(path))
     return meta.shards
 
 

@@ -69,7 +69,8 @@ class Journal:
         try:
             facts = tuple(r.decode(record) for record in r.unframe(data))
         except ValueError as e:
-            raise StorageError(f'the journal of workflow ID "{workflow_id}" cannot be read: {e}. Restore its directory from a backup') from e
+            said = f'the journal of workflow ID "{workflow_id}" cannot be read: {e}. Restore its directory from a backup'
+            raise StorageError(said) from e
         return cls(workflow_id, shard, tuple(lsns), facts)  # type: ignore[arg-type]
 
     def opened(self, payloads: Payloads) -> Journal:

@@ -314,7 +314,9 @@ class SyncEngine(SyncMethods[Engine]):
     """`Engine` for blocking code. Made by `open` or `memory`."""
 
     @classmethod
-    def open(cls, dir: str | PathLike[str] | Config, *, workflows: Sequence[Workflow[Any, Any]] = (), shards: int | None = None) -> SyncEngine:
+    def open(
+        cls, dir: str | PathLike[str] | Config, *, workflows: Sequence[Workflow[Any, Any]] = (), shards: int | None = None,
+    ) -> SyncEngine:
         """The engine on a data directory: `with SyncEngine.open(..) as engine`, or close it yourself. Raises as `Engine.open` does."""
         return cls(*_begin("engine", lambda: _engine(Engine.open(dir, workflows=workflows, shards=shards))))
 

@@ -31,8 +31,8 @@ def reason_text(reason: object) -> str:
             return reason
     except UnicodeEncodeError:
         pass
-    raise Rejected(f"reason: expected text of at most {REASON_BYTES_MAX:,} bytes of UTF-8 without lone surrogates, that does not begin with a"
-                   f" control character, found {reason!r:.80}. Shorten or decode it.", option="reason")
+    raise Rejected(f"reason: expected text of at most {REASON_BYTES_MAX:,} bytes of UTF-8 without lone surrogates, that does not begin with"
+                   f" a control character, found {reason!r:.80}. Shorten or decode it.", option="reason")
 
 
 def named(signal: Any) -> tuple[str, Codec]:

@@ -122,8 +122,8 @@ class Worker:
 
         Entered once it holds a shard; until one is free it waits as a standby. max_shards: 0 takes all that are free. lifespan: a
         context manager for pools and clients, entered once the server was reached and before the first lease; never when there is no
-        server. grace: what running steps get when it leaves. codec: seals every payload before it goes to the server, which never has the key; clients need it too.
-        park_after, memory_budget: when quiet runs leave memory, as in Config.
+        server. grace: what running steps get when it leaves. codec: seals every payload before it goes to the server, which never has
+        the key; clients need it too. park_after, memory_budget: when quiet runs leave memory, as in Config.
         Raises Unavailable when no server answers at first; later it reconnects for ever.
         """
         park_after_ms = to_ms_or_none(park_after, "park_after")

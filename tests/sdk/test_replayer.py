@@ -440,7 +440,8 @@ def test_a_file_gives_back_every_byte(journal: Journal, tmp_path: Path) -> None:
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
 SEALED = st.just(AesGcm({"k1": bytes(32)}).seal(b"{}"))
 PLAIN: dict[Any, st.SearchStrategy[Any]] = {
-    bool: st.booleans(), int: st.integers(-(1 << 63), (1 << 63) - 1), str: TEXT, bytes: SEALED | st.binary(max_size=9), type(None): st.none(),
+    bool: st.booleans(), int: st.integers(-(1 << 63), (1 << 63) - 1), str: TEXT, bytes: SEALED | st.binary(max_size=9),
+    type(None): st.none(),
 }
 
 

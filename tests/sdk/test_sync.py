@@ -210,7 +210,8 @@ class _maybe_server:
 
 def _interrupted(program: str, address: str) -> subprocess.CompletedProcess[str]:
     """Run a program, and press Ctrl-C when it says that it waits."""
-    process = subprocess.Popen([sys.executable, "-c", program, address], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, address], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
     time.sleep(0.1)  # into the wait; before it, the interrupt would only come sooner
@@ -242,7 +243,8 @@ client.close()
 
 def test_a_client_made_before_a_fork_says_so_in_the_child_and_works_on_in_the_parent() -> None:
     with _maybe_server(True) as address:
-        done = subprocess.run([sys.executable, "-c", FORK, address], check=False, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
+        done = subprocess.run(
+            [sys.executable, "-c", FORK, address], check=False, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     child, another, parent = done.stdout.splitlines()
     assert child.startswith("child: this client was made before a fork") and "make one in this process" in child
