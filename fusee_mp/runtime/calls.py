@@ -68,7 +68,8 @@ class Calls:
         self._does: dict[type, Callable[[Any], None]] = {
             StartCall: self._start, SignalCall: self._signal, CancelCall: self._cancel, TerminateCall: self._terminate,
             UpdateCall: self.handlers.update, StartWithUpdateCall: self.handlers.start_with_update,
-            ResetCall: self._of_runs.reset, DeleteCall: self._of_runs.delete, PauseCall: self._of_runs.pause, ResumeCall: self._of_runs.resume, CompleteCall: self._of_runs.complete,
+            ResetCall: self._of_runs.reset, DeleteCall: self._of_runs.delete, PauseCall: self._of_runs.pause,
+            ResumeCall: self._of_runs.resume, CompleteCall: self._of_runs.complete,
             **self.timed.does,
         }
 

@@ -107,7 +107,8 @@ def _size(start: r.Start, signals: list[tuple[str, bytes]], kin: list[tuple[Kin,
 def _too_large(run: Run, size: int) -> Rejected:
     return Rejected(
         f'workflow "{run.id}" cannot continue as new: its input, the signals that it has not taken and the results of children that it has'
-        f" not asked for come to {size:,} bytes, of which {TOGETHER_BYTES_MAX:,} can be handed on. Take signals before continuing", id=run.id,
+        f" not asked for come to {size:,} bytes, of which {TOGETHER_BYTES_MAX:,} can be handed on. Take signals before continuing",
+        id=run.id,
     )
 
 

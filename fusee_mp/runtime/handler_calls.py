@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from fusee_mp.core import records as r
 from fusee_mp.core.calls import Outcome, QueryCall, StartWithUpdateCall, UpdateCall
@@ -171,7 +171,8 @@ class HandlerCalls:
             self._calls.tell(reply, None, error)
             return
         if not journal.data:
-            said = f'workflow "{call.id}" has ended, and the journals of ended runs are not kept here (keep_history), so its code cannot be asked'
+            said = (f'workflow "{call.id}" has ended, and the journals of ended runs are not kept here (keep_history), so its code'
+                    " cannot be asked")
             self._calls.tell(reply, None, Rejected(said, id=call.id))
             return
         from fusee_mp.runtime.revival import revived  # which is built on the shard's runtime, and that on this

@@ -9,6 +9,7 @@ from msgspec import Struct
 from fusee_mp.core.records import Parent
 from fusee_mp.runtime.limits import Limits
 
+
 class Home(Protocol):
     @property
     def limits(self) -> Limits:

@@ -255,7 +255,8 @@ class Mail:
                 self._skip(source, said)
             return
         self._shard.calls.new_run(r.Start(
-            0, self._shard.clock(), wish.id, wish.type, wish.input, parent=parent, source=source, scheduled_at=wish.scheduled_at, zone=wish.zone))
+            0, self._shard.clock(), wish.id, wish.type, wish.input,
+            parent=parent, source=source, scheduled_at=wish.scheduled_at, zone=wish.zone))
 
     def _is_answered(self, entry: Run | Found, parent: r.Parent, child: r.Child, source: r.Source) -> bool:
         """A run of the parent's ID, reset after its end, asks for a child that it had: False when that was closed with the parent."""

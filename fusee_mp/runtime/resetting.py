@@ -78,7 +78,8 @@ class Reset:
     def _decide(self, entry: Run | Found, journal: Journal) -> None:
         """Raises Rejected when there is no such step, or too much to keep."""
         if not journal.data:
-            raise Rejected(f'workflow "{entry.id}" cannot be reset: the journals of ended runs are not kept here (keep_history)', id=entry.id)
+            raise Rejected(
+                f'workflow "{entry.id}" cannot be reset: the journals of ended runs are not kept here (keep_history)', id=entry.id)
         is_open = isinstance(entry, Run) and not entry.is_over
         if isinstance(entry, Run) and is_open and not entry.is_frozen:
             self._running = [(op, waiter.name) for op, waiter in entry.journal.open.items() if isinstance(waiter, StepCall)]

@@ -25,8 +25,8 @@ from fusee_mp.payload.failure import encode_failure
 from fusee_mp.runtime import children as children_of
 from fusee_mp.runtime import pausing
 from fusee_mp.runtime.closing import close_task, close_tasks
-from fusee_mp.runtime.handlers import SLICE, Handlers, outcomes_of
 from fusee_mp.runtime.continuing import continue_as_new, wish_in
+from fusee_mp.runtime.handlers import SLICE, Handlers, outcomes_of
 from fusee_mp.runtime.lines import code_line, waiting_line
 from fusee_mp.runtime.loop import CLOSED, Blocked, Interrupted, RunLoop, RunTask, Sealed, TimerHandle
 from fusee_mp.runtime.offspring import Offspring
@@ -51,9 +51,8 @@ class Run:
     __slots__ = (
         "shard", "number", "id", "journal", "loop", "context", "registered", "main", "tasks", "fresh", "gate", "steps", "signals",
         "cancel_asked", "is_over", "sealed", "broken", "quarantined", "quiet", "touched_ms", "weight",
-        "complaints", "left_memory", "outcome", "said_quarantined", "offspring", "hands_on", "is_frozen", "attributes", "conditions", "handlers", "is_parked",
-        "sweep_at",
-        "is_paused", "pause_reason", "held_steps", "completions",
+        "complaints", "left_memory", "outcome", "said_quarantined", "offspring", "hands_on", "is_frozen", "attributes", "conditions",
+        "handlers", "is_parked", "sweep_at", "is_paused", "pause_reason", "held_steps", "completions",
     )
 
     def __init__(self, shard: ShardRuntime, journal: Journal[Any], registered: Registered | None, gate: int) -> None:

@@ -42,7 +42,8 @@ class RunCalls:
             self._calls.refuse(call, 0, entry or missing(call.id))
         elif is_open(entry):
             self._calls.refuse(call, lsn_of(entry), Rejected(
-                f'workflow "{call.id}" has not ended, so it is not deleted: cancel or terminate it first', id=call.id, status=status_of(entry)))
+                f'workflow "{call.id}" has not ended, so it is not deleted: cancel or terminate it first',
+                id=call.id, status=status_of(entry)))
         else:
             self._shard.ask_keeper("ended", (call.id,), lambda runs, error: self._delete_all(call, runs, error), lsn_of(entry))
 

@@ -35,8 +35,8 @@ from fusee_mp.runtime.registry import Registry
 from fusee_mp.runtime.residence import PAGE_MS, Deadline, Residence
 from fusee_mp.runtime.retention import KEEP_ALL, Keeping, Retention
 from fusee_mp.runtime.run import Run
-from fusee_mp.runtime.weight import Budget
 from fusee_mp.runtime.schedules import Schedules
+from fusee_mp.runtime.weight import Budget
 from fusee_mp.store.results import State
 
 LOG: Final = logging.getLogger("fusee_mp.shard")
@@ -128,7 +128,8 @@ class ShardRuntime:
         self.next_run = state.next_run
         # A layer that no frame can carry stays behind: then every ID may be known, and the keeper is asked.
         layers = [
-            await self.home.read("layer", (index,)) if size < FRAME_BYTES_MAX // 2 else None for index, size in enumerate(state.filter_layers)
+            await self.home.read("layer", (index,)) if size < FRAME_BYTES_MAX // 2 else None
+            for index, size in enumerate(state.filter_layers)
         ]
         self.filter = IdFilter.from_layers(layers)
         for to, no in state.outbox:
@@ -321,7 +322,8 @@ class ShardRuntime:
             run.pump()
         except Exception as e:
             LOG.error('shard %s: run %d ("%s") met a fault of the runtime and is set aside', self.shard, run.number, run.id, exc_info=e)
-            self.quarantine(run, FuseeError(f"the run met a fault of the runtime: {e!r}. It is tried again when it is next loaded", run=run.number))
+            said = f"the run met a fault of the runtime: {e!r}. It is tried again when it is next loaded"
+            self.quarantine(run, FuseeError(said, run=run.number))
 
     def _hand_on(self, most: int = APPEND_BYTES) -> None:
         if self._out:

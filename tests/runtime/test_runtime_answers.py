@@ -1,4 +1,4 @@
-"""Answers and messages: none before its record is durable, one for every call, none twice, whatever the disk, the store and the network do."""
+"""Answers and messages: none before its record is durable, one for every call, none twice, whatever disk, store and network do."""
 from __future__ import annotations
 
 import asyncio
