@@ -141,7 +141,10 @@ async def continues_in_a_handler(ctx: Ctx) -> str:
 
 
 async def three_steps(ctx: Ctx) -> list[int]:
-    return [await ctx.step("one", call, "one"), await ctx.step("two", call, "two"), await ctx.wait_for(GO), await ctx.step("three", call, "three")]
+    return [
+        await ctx.step("one", call, "one"), await ctx.step("two", call, "two"), await ctx.wait_for(GO),
+        await ctx.step("three", call, "three"),
+    ]
 
 
 async def same_step_thrice(ctx: Ctx) -> list[int]:

@@ -21,7 +21,7 @@ from tests.server.tree import serving
 running: list[int] = []
 most: list[int] = []
 served: list[str] = []
-gate: asyncio.Event
+gate = asyncio.Event()
 
 
 @step(limit="api")
