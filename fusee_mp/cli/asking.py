@@ -13,7 +13,8 @@ T = TypeVar("T")
 LOOK_S: Final = 5.0
 # Of a run that does not go on by itself: what lets it.
 _WAYS: Final = {
-    "quarantined": "Start a worker whose code fits its journal, or use: fusee-mp reset {id} STEP; fusee-mp cancel {id}; fusee-mp terminate {id}",
+    "quarantined": "Start a worker whose code fits its journal, or use: fusee-mp reset {id} STEP; fusee-mp cancel {id};"
+                   " fusee-mp terminate {id}",
     "paused": "Let it go on with: fusee-mp resume {id}",
 }
 

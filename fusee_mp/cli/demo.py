@@ -57,14 +57,18 @@ def _say_summary(s: dict[str, Any]) -> None:
     repeated = s["steps_repeated_before_recorded"]
     rows = [
         ("orders done", f"{s['orders']:,} of {s['starts_acknowledged']:,} acknowledged, with a shipment on another shard each"),
-        ("recorded", f"{s['steps']:,} steps, {s['timers']:,} timers, {s['signals']:,} signals, {s['children_on_another_shard']:,} children"),
+        ("recorded", f"{s['steps']:,} steps, {s['timers']:,} timers, {s['signals']:,} signals,"
+                     f" {s['children_on_another_shard']:,} children"),
         ("throughput", f"{s['steps_per_s']:,} steps/s over {s['seconds']} s, outages included"),
         ("a step", "p50 {p50} ms, p99 {p99} ms, longest {max} ms, its own fsync included".format(**s["step_ms"])),
         ("a start, durable", "p50 {p50} ms, p99 {p99} ms, longest {max} ms".format(**s["start_ack_ms"])),
-        *((f"{kill['what']} killed", f"{kill['under_way']} orders under way, all well after {(kill['ended_ms'] - kill['began_ms']) / 1000:.1f} s") for kill in s["kills"]),
+        *((f"{kill['what']} killed",
+           f"{kill['under_way']} orders under way, all well after {(kill['ended_ms'] - kill['began_ms']) / 1000:.1f} s")
+          for kill in s["kills"]),
         ("starts lost", f"{s['starts_lost']}"),
         ("ran twice", f"{repeated} steps: done, but not yet recorded, when something was killed"),
-        ("ran again though recorded", f"{s['steps_repeated_after_recorded']} steps: each journal holds the entry of the last time a step ran"),
+        ("ran again though recorded",
+         f"{s['steps_repeated_after_recorded']} steps: each journal holds the entry of the last time a step ran"),
     ]
     click.echo()
     for name, value in rows:

@@ -24,7 +24,8 @@ each shard. Without --out it lists what there is.""")
 @click.argument("id", type=options.ID, required=False)
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many runs.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="PATH",
-              help="Where to write: a folder, made when missing, that gets one JSON file for each run; with ID also the name of a .json file.")
+              help="Where to write: a folder, made when missing, that gets one JSON file for each run; with ID also the name of a"
+              " .json file.")
 @options.as_json
 def command(dir: Path, id: str | None, limit: int, out: Path | None, as_json: bool) -> None:
     from fusee_mp.sdk.export import export

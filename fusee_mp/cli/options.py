@@ -84,11 +84,13 @@ where = click.option(
     help="""Only those that match, such as '{"status": "open", "type": "checkout"}' or '{"amount": {"gte": 60}}'.""",
 )
 log_level = click.option(
-    "--log-level", type=click.Choice(("debug", "info", "warning", "error")), default="info", show_default=True, help="What is told on stderr.",
+    "--log-level", type=click.Choice(("debug", "info", "warning", "error")), default="info", show_default=True,
+    help="What is told on stderr.",
 )
 workflow_id = click.argument("id", type=ID)
 end_timeout = click.option(
-    "--timeout", "timeout_ms", type=DURATION_MS, metavar="DURATION", help="Give up waiting after so long; the workflow goes on.  [default: wait for ever]",
+    "--timeout", "timeout_ms", type=DURATION_MS, metavar="DURATION",
+    help="Give up waiting after so long; the workflow goes on.  [default: wait for ever]",
 )
 
 
@@ -122,8 +124,8 @@ def start_policies(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option("--on-running", type=click.Choice(("fail", "use_existing", "terminate")), default="fail", show_default=True,
                   help="What to do when the ID has an open run.")
-    @click.option("--on-finished", type=click.Choice(("allow", "allow_if_failed", "refuse", "use_existing")), default="allow", show_default=True,
-                  help="What to do when the ID has a run that ended.")
+    @click.option("--on-finished", type=click.Choice(("allow", "allow_if_failed", "refuse", "use_existing")), default="allow",
+                  show_default=True, help="What to do when the ID has a run that ended.")
     @click.option("--deadline", "deadline_ms", type=DURATION_MS, metavar="DURATION", help="The run is timed_out after so long.")
     @click.option("--attributes", type=JSON, metavar="JSON", help="Search attributes: a JSON object.")
     @functools.wraps(command)

@@ -25,7 +25,8 @@ PATH is a data directory, a journal file, or a folder of journal files as `fusee
 is run and nothing is changed. Exit code 1 when a run would not go on with this code.""")
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 @click.argument("module")
-@click.option("--last", type=click.IntRange(1), default=100, show_default=True, help="Of a data directory: the so many newest runs of the module's workflows.")
+@click.option("--last", type=click.IntRange(1), default=100, show_default=True,
+              help="Of a data directory: the so many newest runs of the module's workflows.")
 @options.as_json
 def command(path: Path, module: str, last: int, as_json: bool) -> int:
     from fusee_mp.cli.modules import load

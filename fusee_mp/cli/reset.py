@@ -7,10 +7,13 @@ from fusee_mp.cli.main import COMMANDS
 from fusee_mp.cli.output import say_done
 
 
-@click.command(help=COMMANDS["reset"] + " An open run ends as reset; a step that does not exist is refused with the names of those that do.")
+@click.command(
+    help=COMMANDS["reset"] + " An open run ends as reset; a step that does not exist is refused with the names of those that do.",
+)
 @options.workflow_id
 @click.argument("step", type=options.NAME)
-@click.option("--occurrence", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Which step of that name, counted from 1.")
+@click.option("--occurrence", type=click.IntRange(1), default=1, show_default=True, metavar="N",
+              help="Which step of that name, counted from 1.")
 @options.answer_timeout
 @options.address
 @options.as_json

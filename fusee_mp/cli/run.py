@@ -9,7 +9,9 @@ from fusee_mp.cli.main import COMMANDS
 from fusee_mp.cli.output import say_result
 
 
-@click.command(help=COMMANDS["run"] + " INPUT is JSON. Without an ID one is made. Exit code 1 if the workflow ended otherwise than by returning.")
+@click.command(
+    help=COMMANDS["run"] + " INPUT is JSON. Without an ID one is made. Exit code 1 if the workflow ended otherwise than by returning.",
+)
 @options.workflow_and_input
 @options.start_policies
 @options.end_timeout

@@ -22,7 +22,8 @@ hand back first; a second one ends at once. A server that was killed goes on fro
               help="Where to listen; may be given several times. Port 0 takes a free one.")
 @click.option("--unix", default="", metavar="PATH", help="Listen on a Unix socket too.")
 @click.option("--shards", default=0, metavar="N",
-              help="How many shards a new directory gets: one a core is right.  [default: one a core, at most 8; an old directory keeps its own]")
+              help="How many shards a new directory gets: one a core is right.  [default: one a core, at most 8; an old directory keeps its"
+              " own]")
 @click.option("--grace", "grace_ms", type=options.DURATION_MS, default="30s", show_default=True, metavar="DURATION",
               help="How long workers may go on when the server stops.")
 @click.option("--flush", type=click.Choice(("auto", "inline", "helper")), default="auto", show_default=True,

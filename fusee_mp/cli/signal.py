@@ -9,7 +9,9 @@ from fusee_mp.cli.main import COMMANDS
 from fusee_mp.cli.output import say_done
 
 
-@click.command(help=COMMANDS["signal"] + " VALUE is JSON. When this returns, the signal is durable; it waits until the workflow asks for it.")
+@click.command(
+    help=COMMANDS["signal"] + " VALUE is JSON. When this returns, the signal is durable; it waits until the workflow asks for it.",
+)
 @options.workflow_id
 @click.argument("name", type=options.NAME)
 @click.argument("value", type=options.JSON, required=False)

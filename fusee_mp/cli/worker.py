@@ -33,8 +33,8 @@ away the worker waits for it, but at its first start there must be one.
 @options.address
 @options.as_json
 def command(
-    module: str, processes: int, max_shards: int | None, grace_ms: int, name: str, is_patient: bool, parent: int | None, log_level: str, address: str,
-    as_json: bool,
+    module: str, processes: int, max_shards: int | None, grace_ms: int, name: str, is_patient: bool, parent: int | None, log_level: str,
+    address: str, as_json: bool,
 ) -> int:
     parent_.depend_on(parent)
     if processes == 1:

@@ -17,7 +17,8 @@ from tests.cli.harness import PATIENCE_S, ROOT, Cli, Running, running, serving, 
 
 
 def test_one_ready_line_names_the_bound_addresses(tmp_path: Path) -> None:
-    with running("serve", str(tmp_path / "data"), "--listen=127.0.0.1:0", "--listen=127.0.0.1:0", f"--unix={tmp_path}/s", "--shards=1") as server:
+    listeners = ("--listen=127.0.0.1:0", "--listen=127.0.0.1:0", f"--unix={tmp_path}/s")
+    with running("serve", str(tmp_path / "data"), *listeners, "--shards=1") as server:
         line = server.line()
         found = re.fullmatch(rf"fusee-mp \S+ ready on 127\.0\.0\.1:(\d+) 127\.0\.0\.1:(\d+) unix:{tmp_path}/s \(pid {server.pid}\)", line)
         assert found and found[1] != found[2], line

@@ -111,7 +111,8 @@ runpy.run_module("fusee_mp.cli", run_name="__main__")
 
 @pytest.mark.parametrize("at", ["click", "fusee_mp.cli.main", "fusee_mp.cli.count", "fusee_mp.sdk.client"])
 def test_ctrl_c_while_modules_are_loaded_is_quiet(at: str) -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED.format(at=at)], check=False, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    program = INTERRUPTED.format(at=at)
+    done = subprocess.run([sys.executable, "-c", program], check=False, cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
 
 

@@ -58,7 +58,8 @@ async def _watch(stage: Stage, traffic: Traffic) -> None:
     while done != len(traffic.results):
         done = len(traffic.results)
         await asyncio.sleep(STALLED_S)
-    raise StageError(f"no order has come to an end for {STALLED_S:.0f} s, {traffic.under_way} are under way. The logs end so:\n{stage.last_words()}")
+    raise StageError(f"no order has come to an end for {STALLED_S:.0f} s, {traffic.under_way} are under way. The logs end so:\n"
+                     f"{stage.last_words()}")
 
 
 async def _kill_everything(stage: Stage, traffic: Traffic, show: Show) -> list[dict[str, Any]]:
@@ -89,4 +90,5 @@ def _summary(proof: Proof, traffic: Traffic, kills: list[dict[str, Any]], took_s
 
 def _quantiles(values: Sequence[float]) -> dict[str, float]:
     ordered = sorted(values) or [0.0]
-    return {name: round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 1) for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
+    shares = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+    return {name: round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 1) for name, share in shares}

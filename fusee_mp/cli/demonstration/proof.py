@@ -76,7 +76,8 @@ async def _check_orders(
 def _check_steps(proof: Proof, detail: RunDetail, steps: Sequence[str], ledger: Lines) -> set[str]:
     recorded = [record for record in detail.journal if record.kind == "step"]
     if tuple(record.name for record in recorded) != tuple(steps):
-        proof.faults.append(f"{detail.id} should have recorded the steps {', '.join(steps)}, and has {[record.name for record in recorded]}")
+        found = [record.name for record in recorded]
+        proof.faults.append(f"{detail.id} should have recorded the steps {', '.join(steps)}, and has {found}")
     keys = {f"{detail.id}/{detail.number}/{record.fields['op']}": record for record in recorded}
     for key, record in keys.items():
         _check_step(proof, key, record, ledger.get(key, ()))

@@ -59,13 +59,17 @@ class Stage:
 
     async def start_server(self) -> None:
         """Start the server and wait until all shards are there."""
-        self._server = self._start("server", "serve", str(self.directory / "data"), "--listen=127.0.0.1:0", f"--unix={self.directory}/server",
-                                   f"--shards={SHARDS}")
+        self._server = self._start(
+            "server", "serve", str(self.directory / "data"),
+            "--listen=127.0.0.1:0", f"--unix={self.directory}/server", f"--shards={SHARDS}",
+        )
         await self._until("the server is ready", lambda status: all(shard["state"] == "ready" for shard in status["shards"]))
 
     async def start_workers(self) -> None:
         """Start the worker processes and wait until each holds a shard."""
-        self._workers = self._start("workers", "worker", "fusee_mp.cli.demonstration.shop", f"--processes={WORKERS}", f"--address={self.address}")
+        self._workers = self._start(
+            "workers", "worker", "fusee_mp.cli.demonstration.shop", f"--processes={WORKERS}", f"--address={self.address}",
+        )
         await self.until_whole()
 
     async def until_whole(self) -> None:
@@ -75,7 +79,8 @@ class Stage:
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (self.directory / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "fusee_mp.cli", *arguments, f"--parent={os.getpid()}"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                [sys.executable, "-m", "fusee_mp.cli", *arguments, f"--parent={os.getpid()}"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env={**os.environ, LEDGER_VARIABLE: str(self.ledger)},
             )
 
@@ -100,7 +105,8 @@ class Stage:
 
     def last_words(self) -> str:
         """The ends of the logs, for a failure's report."""
-        return "\n".join(f"{path.name}: {line}" for path in sorted(self.directory.glob("*.log")) for line in path.read_text().splitlines()[-15:])
+        logs = sorted(self.directory.glob("*.log"))
+        return "\n".join(f"{path.name}: {line}" for path in logs for line in path.read_text().splitlines()[-15:])
 
     # Going down.
 
