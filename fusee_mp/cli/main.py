@@ -41,7 +41,7 @@ COMMANDS: Final = {
     "terminate": "End a workflow at once: its code is not asked.",
     "reset": "Go on before a step of a workflow, in a new run: what came before is taken from its journal.",
     "delete": "Forget a workflow that has ended: its result, its journal, its attributes.",
-    "list": "List workflows, newest first.",
+    "list": "List workflows: shard by shard, newest first in each.",
     "count": "Count workflows.",
     "schedule": "Start workflows by time: make, look at and change schedules.",
     "shards": "Show the server's shards: who holds them and how far they are.",
