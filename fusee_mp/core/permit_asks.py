@@ -73,10 +73,6 @@ class PermitAsks:
         self._tickets[ticket] = _Ticket(name, priority)
         return [Ask(name, ticket, priority)]
 
-    def is_granted(self, ticket: int) -> bool:
-        known = self._tickets.get(ticket)
-        return known is not None and known.state == _GRANTED
-
     def granted(self, ticket: int) -> bool:
         """The table granted this ticket. True when its step may begin now; a repeat, or one released meanwhile, is no news."""
         known = self._tickets.get(ticket)

@@ -75,7 +75,6 @@ class SchedulesCall(_Call, tag="schedules"):
 
 
 TimeMutation: TypeAlias = SetScheduleCall | ChangeScheduleCall | BackfillCall | GatherCall
-TimeCall: TypeAlias = TimeMutation | ScheduleCall | SchedulesCall
 
 
 class ScheduleShown(Struct, array_like=True, frozen=True):

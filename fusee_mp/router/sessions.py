@@ -132,7 +132,6 @@ class Sessions:
         self._open: dict[int, Session] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._last = 0
-        self._is_draining = False
 
     def add(self, sock: socket.socket) -> None:
         """Take a connection whose preface was read."""

@@ -32,7 +32,7 @@ from fusee_mp.sdk.target import ANY, changed, target
 from fusee_mp.sdk.timed_methods import TimedMethods
 from fusee_mp.sdk.types import OnFinished, OnRunning, RunDetail, RunStatus, Where
 
-I = TypeVar("I")  # noqa: E741
+I = TypeVar("I")
 R = TypeVar("R")
 A = TypeVar("A")
 T = TypeVar("T")
