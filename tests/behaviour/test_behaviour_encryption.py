@@ -38,7 +38,7 @@ def test_no_file_of_an_engine_holds_a_payload_in_clear_and_the_same_key_reads_th
             await end(engine)
         assert list(clear_in(tmp_path)) == []
         async with opened(tmp_path / "data", AesGcm({"k1": KEY})) as engine:
-            assert await engine.handle("t", talks).result() == TALKED
+            assert (await engine.handle("t", talks).result())["told"] == TALKED["told"]
 
     play(main)
 
@@ -71,7 +71,7 @@ def test_a_server_never_sees_a_payload_in_clear(tmp_path: Path) -> None:
         await asyncio.to_thread(tree.restart)
         async with Client.connect(tree.address, codec=codec) as client:
             assert SECRET in str(await client.handle("failed").describe())
-            assert await client.handle("t").result() == TALKED
+            assert (await client.handle("t").result())["told"] == TALKED["told"]
 
     with serving(tmp_path / "served", shards=2) as tree:
         asyncio.run(asyncio.wait_for(main(tree), 60))
