@@ -16,7 +16,7 @@ from tests.histories.workflows import WORKFLOWS
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-NEEDS = ("msgspec", "typing_extensions")
+NEEDS = ("crc32c", "msgspec", "typing_extensions")
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fusee-mp-tests"
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -73,7 +73,7 @@ def prepared(python: str, version: str) -> str:
         subprocess.run([made, "-m", "pip", "install", "-q", *NEEDS], check=True, capture_output=True, timeout=120)
     except (OSError, subprocess.SubprocessError) as e:
         shutil.rmtree(home, ignore_errors=True)
-        pytest.skip(f"CPython {version} has no {' and '.join(NEEDS)}, and they could not be installed: {e}")
+        pytest.skip(f"CPython {version} lacks one of {', '.join(NEEDS)}, and they could not be installed: {e}")
     return made
 
 
