@@ -239,7 +239,7 @@ def test_messages_survive_a_crash_at_any_record_and_arrive_once() -> None:
             await rig.until(lambda: rig.kinds().count("acked") > 0)
         for first in range(2, len(rig.log) + 1):
             async with rig.again(first) as again:
-                await again.until(lambda: len([x for x in again.records() if isinstance(x, r.Signal)]) == 4)  # noqa: B023
+                await again.until(lambda: len([x for x in again.records() if isinstance(x, r.Signal)]) == 4)
                 await asyncio.sleep(3)
                 await again.signal("sink", "stop")
                 assert (await again.outcome("sink")).payload == b"4", f"after {first} of {rig.kinds()}"

@@ -64,7 +64,7 @@ def test_a_reason_is_recorded_once_however_often_the_run_is_tried() -> None:
         log = rig.log
         for _ in range(3):
             async with Rig([], log) as without:
-                await without.until(lambda: "quarantined" in without.kinds())  # noqa: B023
+                await without.until(lambda: "quarantined" in without.kinds())
                 await asyncio.sleep(1)
                 log = without.log
         assert without.kinds().count("quarantined") == 1
