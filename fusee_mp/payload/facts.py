@@ -25,6 +25,26 @@ class Opaque(str):
     """What is left of a value that is no plain data: its type and the beginning of its repr."""
 
 
+def is_large(value: Any, most: int) -> bool:
+    """Whether plain data has more than about `most` bytes of text and items, found without going through all of it."""
+    left, todo = most, [value]
+    while todo and left >= 0:
+        item = todo.pop()
+        left -= 8
+        if isinstance(item, (str, bytes, bytearray)):
+            left -= len(item)
+        elif isinstance(item, dict):
+            left -= 8 * len(item)
+            if left >= 0:
+                todo += item.keys()
+                todo += item.values()
+        elif isinstance(item, (list, tuple, set, frozenset)):
+            left -= 8 * len(item)
+            if left >= 0:
+                todo += item
+    return left < 0
+
+
 def dump(value: Any, depth: int = DEPTH_MAX) -> Any:
     """The value as JSON builtins. Never fails: what cannot be carried is described in words."""
     if depth == 0:

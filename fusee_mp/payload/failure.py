@@ -8,6 +8,7 @@
 # Rule 3: the data is bounded; what was cut says so.
 from __future__ import annotations
 
+import reprlib
 import traceback
 from collections.abc import Callable, Iterator
 from inspect import ismemberdescriptor
@@ -139,12 +140,12 @@ class _Description:
         if isinstance(error, BaseExceptionGroup):
             self._describe_members(failure, error)
         else:
-            failure.args = [_bounded(arg) for arg in _args(error)[:self._values]]
+            failure.args = [_bounded(arg, self._chars) for arg in _args(error)[:self._values]]
         self._describe_chain(failure, error)
         return failure
 
     def _describe_members(self, failure: Failure, group: BaseExceptionGroup[BaseException]) -> None:
-        failure.args = [_bounded(group.message)]
+        failure.args = [_bounded(group.message, self._chars)]
         for member in group.exceptions:
             inner = self._inner(member)
             if inner is not None:
@@ -165,7 +166,7 @@ class _Description:
         found: dict[str, Any] = {}
         for name, value in _state(error):
             if len(found) < self._values:
-                found[_clean(name)] = _bounded(value)
+                found[_clean(name)] = _bounded(value, self._chars)
         return found
 
 
@@ -217,13 +218,13 @@ def _slots(kind: type) -> list[str]:
             if ismemberdescriptor(member) and not name.startswith("__") and name not in hidden]
 
 
-def _bounded(value: Any) -> Any:
-    data = facts.dump(value)
-    if facts.size_of(data) <= bounds.FAILURE_VALUE_BYTES_MAX:
-        return data
+def _bounded(value: Any, chars: int) -> Any:
     if type(value) is str:
-        return _cut(_clean(value), bounds.FAILURE_VALUE_BYTES_MAX // 8)
-    return {"$type": "repr", "value": shown(value)}
+        return _cut(_clean(value), chars)
+    if facts.is_large(value, bounds.FAILURE_VALUE_BYTES_MAX):  # an exception may carry a data set: do not go through it
+        return {"$type": "repr", "value": reprlib.repr(value)}
+    data = facts.dump(value)
+    return data if facts.size_of(data) <= bounds.FAILURE_VALUE_BYTES_MAX else {"$type": "repr", "value": shown(value)}
 
 
 def _clean(text: Any) -> str:

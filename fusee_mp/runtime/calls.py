@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fusee_mp.core import records as r
+from fusee_mp.core.call_checks import fault
 from fusee_mp.core.calls import (
     Call,
     CancelCall,
@@ -78,6 +79,8 @@ class Calls:
         self._shard.metrics.calls += 1
         if self._closed is not None:
             reply(None, self._closed)
+        elif (wrong := fault(call)) is not None:
+            reply(None, wrong)
         elif isinstance(call, QueryCall):
             self._waiting[reply] = call.id
             self.handlers.query(call, reply)

@@ -42,6 +42,7 @@ from fusee_mp.store.results import State
 LOG: Final = logging.getLogger("fusee_mp.shard")
 PAGE_RETRY_S: Final = 1.0
 TEND_MS: Final = 200
+ALARM_MS_MAX: Final = 1_000
 BYTES_AHEAD: Final = 64 << 10  # so much goes on to the log before the work is done, so that both go on side by side
 APPEND_BYTES: Final = 1 << 20  # one turn may bring more than the log takes at once
 assert APPEND_BYTES + RECORD_BYTES_MAX + 64 * KIB < FRAME_BYTES_MAX
@@ -103,6 +104,7 @@ class ShardRuntime:
         self.turn: Run | None = None  # whose code is running, for the watch over blocked turns
         self.turns = 0
         self.blocked = ""  # what the watch says of it, when it interrupts it
+        self.alarm_ms_max = ALARM_MS_MAX
         self.is_closed = False
         self.is_draining = False
         self._out: list[bytes] = []
@@ -349,7 +351,8 @@ class ShardRuntime:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_ms = due
-        self._alarm = self.loop.call_later(max(0, due - self.clock()) / 1000, self._ring)
+        # Never far ahead: the loop's clock does not follow when the machine sleeps or its time of day is set.
+        self._alarm = self.loop.call_later(min(max(0, due - self.clock()), self.alarm_ms_max) / 1000, self._ring)
 
     def _ring(self) -> None:
         self._alarm = None

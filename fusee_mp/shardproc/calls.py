@@ -16,7 +16,7 @@ import msgspec
 
 from fusee_mp.bounds import ANSWER_BYTES_MAX, CALLS_WAITING_BYTES_MAX, CALLS_WAITING_MAX, READS_WAITING_MAX
 from fusee_mp.core.calls import LimitCall, Outcome, decode_call
-from fusee_mp.errors import Busy, FuseeError, Rejected, StorageFull
+from fusee_mp.errors import Busy, FuseeError, Rejected, StorageFull, Unavailable
 from fusee_mp.store.reads import READS
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, encode_frame
@@ -31,6 +31,7 @@ READ_TIMEOUT_S: Final = 10.0
 CLIENT_READS: Final = frozenset(("status", "describe", "list", "count", "tally"))
 assert CLIENT_READS <= set(READS)
 # Calls that wait for what the store may have already.
+TRIES_MAX: Final = 5
 _WAITS: Final = frozenset(("result", "started"))
 _STARTS: Final = frozenset(("start", "start_with_update"))
 # Answers go to who asked: a client's connection, or the link to another shard process.
@@ -40,7 +41,7 @@ Answer = Callable[[bytes], None]
 class Pending:
     """A call that is not answered: by the worker, or, with `reading`, by the keeper."""
 
-    __slots__ = ("answer", "request", "shard", "owner", "call", "reading")
+    __slots__ = ("answer", "request", "shard", "owner", "call", "reading", "tries")
 
     def __init__(self, answer: Answer, frame: Frame, owner: object, call: m.Call) -> None:
         self.answer = answer
@@ -49,6 +50,7 @@ class Pending:
         self.owner = owner
         self.call = call
         self.reading: asyncio.Task[None] | None = None
+        self.tries = 0  # holders it was given to
 
     def reply(self, value: bytes) -> None:
         self.answer(m.encode(m.Reply(value), self.request, self.shard))
@@ -139,13 +141,22 @@ class ClientCalls:
         lease = self._process.lease
         assert lease is not None
         call = pending.call
+        pending.tries += 1
         lease.connection.send(m.Call(call.method, call.args, repeat), id, self._process.shard, lease.epoch)
 
     def granted(self) -> None:
         """There is a new holder: it gets everything that is not answered."""
         self._unlooked.clear()
         for id, pending in list(self._pending.items()):
-            if pending.reading is None:
+            if pending.reading is not None:
+                continue
+            if pending.tries >= TRIES_MAX and pending.call.method not in _WAITS:
+                self._done(id)
+                pending.fail(Unavailable(
+                    f'the call "{pending.call.method}" was given to {pending.tries} holders of shard {self._process.shard}, and each lost the'
+                    " shard before it answered: it may be the cause. Look at the workers' logs before you try it again"
+                ))
+            else:
                 self._forward(id, pending, True)
 
     def freed(self) -> None:

@@ -48,6 +48,7 @@ class VirtualEngine(Engine):
         for runtime in self.runtimes:
             runtime.clock, runtime.draw = self._clock_ms, draw
             runtime.residence.park_after_ms = None
+            runtime.alarm_ms_max = 1 << 60  # both clocks are one: no need to look in between
         self._clock.works.append(self._may_wait_for_the_world)
         self._clock.stuck.append(self._is_stuck)
 
