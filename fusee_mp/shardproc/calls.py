@@ -153,8 +153,8 @@ class ClientCalls:
             if pending.tries >= TRIES_MAX and pending.call.method not in _WAITS:
                 self._done(id)
                 pending.fail(Unavailable(
-                    f'the call "{pending.call.method}" was given to {pending.tries} holders of shard {self._process.shard}, and each lost the'
-                    " shard before it answered: it may be the cause. Look at the workers' logs before you try it again"
+                    f'the call "{pending.call.method}" was given to {pending.tries} holders of shard {self._process.shard}, and each lost'
+                    " the shard before it answered: it may be the cause. Look at the workers' logs before you try it again"
                 ))
             else:
                 self._forward(id, pending, True)
