@@ -31,12 +31,16 @@ from fusee_mp.wire.frames import Frame, encode_frame
 from fusee_mp.wire.kinds import Kind
 from fusee_mp.wire.preface import ConnectionKind, Preface
 from fusee_mp.wire.records import pack_records
+from fusee_mp.wire.spin import Spin
 
 LOG: Final = logging.getLogger("fusee_mp.worker")
 ACT_SHARE: Final = 0.8
 SILENCE_S: Final = 10.0  # of the server, at least; then this side gives the connection up
 RELAY_BYTES: Final = 1 * MIB
 assert RELAY_BYTES + RECORD_BYTES_MAX + 64 * KIB < FRAME_BYTES_MAX
+# So few records are one run's step; a flush and the way there and back take less than this on a disk that is fast.
+SPIN_RECORDS_MAX: Final = 2
+SPIN_S: Final = 0.0004
 _APPEND: Final = struct.Struct("<QI")
 _DURABLE: Final = struct.Struct("<QQQ")
 _clock: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -68,6 +72,7 @@ class RemoteHome(Connection):
         self._answered_ping = 0.0
         self._early: list[Frame] = []
         self.gone = asyncio.Event()
+        self._spin = Spin(asyncio.get_running_loop(), SPIN_S, time.perf_counter)
         self.limits = RemoteLimits(
             asyncio.get_running_loop(), welcome.shards, lambda say, home: self.send(say, 0, home, self.epoch),
         )
@@ -101,6 +106,8 @@ class RemoteHome(Connection):
     def append(self, records: bytes, count: int) -> None:
         self.send_bytes(encode_frame(Kind.APPEND, _APPEND.pack(self._next, count) + records, 0, self.shard, self.epoch))
         self._next += count
+        if count <= SPIN_RECORDS_MAX:
+            self._spin.start()
 
     def give_up(self, reason: str) -> None:
         self.abort(reason)
@@ -141,6 +148,7 @@ class RemoteHome(Connection):
                 return
         elif kind == Kind.DURABLE:
             through, _, applied = _DURABLE.unpack(frame.body)
+            self._spin.stop()
             runtime.durable(self.base_lsn + through)
             runtime.applied(self.base_lsn + applied)
             return

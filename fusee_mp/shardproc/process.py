@@ -31,9 +31,13 @@ from fusee_mp.wire.frames import Frame, decode_frame
 from fusee_mp.wire.kinds import Kind
 from fusee_mp.wire.preface import ConnectionKind
 from fusee_mp.wire.preface import decode as decode_preface
+from fusee_mp.wire.spin import Spin
 
 LOG: Final = logging.getLogger("fusee_mp.shard")
 EXIT_LOG_FAILED: Final = 70
+# A worker with one step at a time answers an acknowledgment within this.
+SPIN_RECORDS_MAX: Final = 2
+SPIN_S: Final = 0.00015
 EXIT_DAMAGED: Final = 78
 
 
@@ -68,6 +72,8 @@ class ShardProcess:
         self.relay = Relay(self)
         self.forwarded = Forwarded(self)
         self.permits = PermitDesk(self)
+        self._spin = Spin(self.loop, SPIN_S, time.perf_counter)
+        self._told_lsn = 0
         self._clients: set[ClientConnection] = set()
         self._workers: set[WorkerConnection] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -286,6 +292,9 @@ class ShardProcess:
     def _progress(self, lease: Lease) -> None:
         host, base = self.host, lease.base_lsn
         durable = host.durable_lsn
+        if 0 < durable - self._told_lsn <= SPIN_RECORDS_MAX:
+            self._spin.start()
+        self._told_lsn = durable
         lease.connection.send(m.Durable(max(0, durable - base), durable, max(0, host.applied_lsn - base)), 0, self.shard, lease.epoch)
 
     def _log_failed(self, reason: str) -> None:
