@@ -171,6 +171,8 @@ def test_collections_on_other_threads_run_no_code_of_dropped_runs() -> None:
         workflow = Workflow(plain, "plain")
         stop = threading.Event()
         collectors = [threading.Thread(target=lambda: [gc.collect() for _ in iter(stop.is_set, True)]) for _ in range(2)]
+        gc.collect()
+        gc.freeze()  # else each collection walks what all tests before this one left
         for thread in collectors:
             thread.start()
         try:
@@ -184,6 +186,7 @@ def test_collections_on_other_threads_run_no_code_of_dropped_runs() -> None:
             stop.set()
             for thread in collectors:
                 thread.join()
+            gc.unfreeze()
         assert rig.kinds() == records
         assert RAN == [] and records.count("done") == 50 and records.count("step") == 0
 
