@@ -143,6 +143,14 @@ def fill_disk(disk: SimDisk) -> None:
     disk.taken_by_others += disk.free_bytes()
 
 
+def on_full_disk() -> tuple[SimDisk, FakeLoop, Log]:
+    disk, loop = SimDisk(200 * 1024), FakeLoop()
+    log = sim_log(disk, loop, OPTIONS)
+    loop.run()
+    fill_disk(disk)
+    return disk, loop, log
+
+
 def until_refused(log: Log, loop: FakeLoop, *, running: bool) -> StorageFull:
     for _ in range(500):
         try:
@@ -154,10 +162,7 @@ def until_refused(log: Log, loop: FakeLoop, *, running: bool) -> StorageFull:
 
 
 def test_a_full_disk_refuses_new_work_first_and_running_work_last() -> None:
-    disk, loop = SimDisk(200 * 1024), FakeLoop()
-    log = sim_log(disk, loop, OPTIONS)
-    loop.run()
-    fill_disk(disk)
+    disk, loop, log = on_full_disk()
     error = until_refused(log, loop, running=False)
     assert "new work is refused" in error.message and "resumes by itself" in error.message
     assert RESERVE not in disk.files and disk.free_bytes() >= OPTIONS.reserve_bytes, "the keeper has room now"
@@ -174,10 +179,7 @@ def test_a_full_disk_refuses_new_work_first_and_running_work_last() -> None:
 
 
 def test_work_resumes_by_itself_when_space_comes_back() -> None:
-    disk, loop = SimDisk(200 * 1024), FakeLoop()
-    log = sim_log(disk, loop, OPTIONS)
-    loop.run()
-    fill_disk(disk)
+    disk, loop, log = on_full_disk()
     until_refused(log, loop, running=False)
     loop.advance(5)
     assert log.is_full
@@ -192,10 +194,7 @@ def test_work_resumes_by_itself_when_space_comes_back() -> None:
 
 
 def test_work_resumes_when_a_checkpoint_sets_segments_free() -> None:
-    disk, loop = SimDisk(200 * 1024), FakeLoop()
-    log = sim_log(disk, loop, OPTIONS)
-    loop.run()
-    fill_disk(disk)
+    disk, loop, log = on_full_disk()
     until_refused(log, loop, running=True)
     durable = log.durable_lsn
     log.checkpointed(durable)
@@ -290,10 +289,7 @@ def test_a_seal_that_never_got_to_the_disk_is_not_claimed_by_the_next_segment() 
 
 
 def test_a_batch_that_the_small_segment_of_a_full_disk_cannot_hold_waits_for_space() -> None:
-    disk, loop = SimDisk(200 * 1024), FakeLoop()
-    log = sim_log(disk, loop, OPTIONS)
-    loop.run()
-    fill_disk(disk)
+    disk, loop, log = on_full_disk()
     until_refused(log, loop, running=True)
     log.checkpointed(log.durable_lsn)
     disk.taken_by_others += disk.free_bytes()
@@ -311,10 +307,7 @@ def test_a_batch_that_the_small_segment_of_a_full_disk_cannot_hold_waits_for_spa
 
 
 def test_close_on_a_full_disk_ends_and_says_what_was_not_acknowledged() -> None:
-    disk, loop = SimDisk(200 * 1024), FakeLoop()
-    log = sim_log(disk, loop, OPTIONS)
-    loop.run()
-    fill_disk(disk)
+    disk, loop, log = on_full_disk()
     until_refused(log, loop, running=True)
     durable = log.durable_lsn
     log._pending.add(b"x" * 8000, 1, 1)
