@@ -91,6 +91,13 @@ LOG_FULL_RETRY_MS = 1000
 LOG_INLINE_AFTER_FLUSHES = 1000
 LOG_INLINE_P99_MS = 1.0
 LOG_INLINE_WORST_MS = 20.0
+# Who waits for a flush of so few records stays awake for so long: it covers the flush of a fast disk and a short step.
+LOG_AWAKE_US = 400
+LOG_AWAKE_RECORDS_MAX = 2
+# Attended flushes are judged by rounds of so many; those that were slow end in a pause.
+LOG_ATTEND_ROUND = 256
+LOG_ATTEND_PAUSE_S = 10.0
+LOG_ATTEND_PAUSE_MAX_S = 600.0
 
 assert LOG_STARTER_BYTES < SEGMENT_BYTES_MIN
 

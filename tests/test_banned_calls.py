@@ -26,7 +26,8 @@ class Ban:
 
 CLOCK = "take the time as an argument (a `clock` parameter, or `at`); the simulator gives another"
 CHANCE = "take the draw as an argument (a `draw` or `salt` parameter); the simulator gives another"
-REAL_DISK = ("log/disk.py", "log/helper.py", "log/flusher.py")  # The real disk and its helper process: what a log is given.
+# The real disk and the processes that help with it, which share the machine's clock: what a log is given.
+REAL_DISK = ("log/disk.py", "log/helper.py", "log/flusher.py", "log/attended.py", "log/awake.py", "log/idle_poll.py")
 BANS = (
     *(Ban(f"time.{name}", CLOCK, GIVEN, REAL_DISK) for name in
       ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep", "clock_gettime", "clock_gettime_ns")),

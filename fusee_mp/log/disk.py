@@ -29,7 +29,12 @@ FILL_PAUSE_MS = 10
 FULL_SYNC = 51  # F_FULLFSYNC of macOS: fsync there leaves the data in the drive's cache
 LENGTH_BYTES = 4
 REPLY_BYTES = 24
-STEPS = frozenset({"write", "flush", "rename", "unlink", "flush_directory", "allocate", "fill", "need_free"})
+# The words of the page that a step `attend` looks at: the segment to flush, how many flushes were asked for, until when (monotonic, ns)
+# more are expected; and its answers: how long the last took, and its number with its errno in the low bits.
+SEGMENT, ASKED, UNTIL, FLUSH_NS, DONE = range(5)
+ERRNO_BITS = 12
+PAGE_BYTES = 4096  # page.PAGE_BYTES
+STEPS = frozenset({"write", "flush", "rename", "unlink", "flush_directory", "allocate", "fill", "need_free", "attend"})
 
 
 class Disk:
@@ -123,6 +128,27 @@ class Disk:
             if pause is not None and pause():
                 return
 
+    def attend(self, name: str, segment: int, words: memoryview) -> None:
+        """Flush a file whenever the page asks for it, until the page expects no more, or asks for another segment."""
+        fd, done = self._hold(name), words[DONE] >> ERRNO_BITS
+        while words[UNTIL] > time.monotonic_ns():
+            asked = words[ASKED]
+            if words[SEGMENT] != segment:
+                return
+            if asked != done:
+                started = time.monotonic_ns()
+                errno = self._flush_errno(fd)
+                words[FLUSH_NS] = time.monotonic_ns() - started
+                words[DONE] = asked << ERRNO_BITS | errno
+                done = asked
+
+    def _flush_errno(self, fd: int) -> int:
+        try:
+            self.flush_fd(fd)
+        except OSError as error:
+            return error.errno or 5
+        return 0
+
     def need_free(self, size: int) -> None:
         if self.free_bytes() < size:
             raise OSError(28, os.strerror(28))
@@ -149,20 +175,23 @@ def _full_sync(fd: int) -> None:
     fcntl.fcntl(fd, FULL_SYNC)
 
 
-def run_script(disk: Disk, script: Iterable[Step], pause: Callable[[], bool] | None = None) -> None:
+def run_script(
+    disk: Disk, script: Iterable[Step], pause: Callable[[], bool] | None = None, words: memoryview | None = None
+) -> None:
     """Run steps in order; the first error ends the script."""
+    extra = {"fill": (pause,), "attend": (words,)}
     for name, *arguments in script:
         if name not in STEPS:
             raise OSError(22, f"no such step: {name!r}")
-        extra = (pause,) if name == "fill" else ()
-        getattr(disk, name)(*arguments, *extra)
+        getattr(disk, name)(*arguments, *extra.get(name, ()))
 
 
 class _Server:
     """One socket of the helper: scripts in, the outcome of each out, in order."""
 
-    def __init__(self, disk: Disk, fd: int, parent: int) -> None:
+    def __init__(self, disk: Disk, fd: int, parent: int, words: memoryview | None = None) -> None:
         self._disk = disk
+        self._words = words
         self._fd = fd
         self._parent = parent
         self._poll = select.poll()
@@ -197,7 +226,7 @@ class _Server:
     def _run(self, script: Sequence[Step]) -> tuple[int, float]:
         started = time.monotonic()
         try:
-            run_script(self._disk, script, self._pause)
+            run_script(self._disk, script, self._pause, self._words)
         except OSError as error:
             return error.errno or 5, 0.0
         return 0, time.monotonic() - started
@@ -209,9 +238,20 @@ class _Server:
         os.write(self._fd, f"{errno:<6d}{elapsed_s:<18.9f}".encode()[:REPLY_BYTES])
 
 
-def main(flushes: str, work: str, parent: str, directory: str, emulated_flush_ms: str) -> None:
+def _mapped(page: int) -> memoryview | None:
+    """The words of an inherited page; -1 stands for none."""
+    if page < 0:
+        return None
+    import mmap
+
+    words = memoryview(mmap.mmap(page, PAGE_BYTES)).cast("Q")
+    os.close(page)
+    return words
+
+
+def main(flushes: str, work: str, page: str, parent: str, directory: str, emulated_flush_ms: str) -> None:
     """Serve both sockets until the parent is gone."""
-    flusher = _Server(Disk(directory, float(emulated_flush_ms)), int(flushes), int(parent))
+    flusher = _Server(Disk(directory, float(emulated_flush_ms)), int(flushes), int(parent), _mapped(int(page)))
     worker = _Server(Disk(directory), int(work), int(parent))
     _thread.start_new_thread(worker.serve, ())
     flusher.serve()

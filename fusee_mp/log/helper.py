@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fusee_mp.log import disk as program
 from fusee_mp.log.disk import LENGTH_BYTES, REPLY_BYTES, Disk, run_script
+from fusee_mp.log.page import Page
 
 # Imported, not run as a script: compiling it anew would cost the helper 0.8 MiB for good.
 PROGRAM = "import sys; sys.path.append(sys.argv[1]); import disk; disk.main(*sys.argv[2:])"
@@ -87,6 +88,9 @@ class _SocketLane:
         loop.add_reader(ours.fileno(), self._readable)
 
     def run(self, script: Script, done: Done) -> None:
+        if self._socket.fileno() < 0:
+            done(Outcome(lost=True))
+            return
         self._queued.append((script, done))
         if not self._busy:
             self._next()
@@ -160,12 +164,15 @@ class Helper:
         self, directory: Path, loop: asyncio.AbstractEventLoop, on_lost: Callable[[], None], *, emulated_flush_ms: float = 0,
         inherit: Iterable[int] = (),
     ) -> None:
+        self._page = _page()
         pairs = [socket.socketpair(), socket.socketpair()]
         try:
-            self._process = _spawn(directory, [pair[1].fileno() for pair in pairs], emulated_flush_ms, inherit)
+            self._process = _spawn(directory, [pair[1].fileno() for pair in pairs], self._page, emulated_flush_ms, inherit)
         except BaseException:
             for pair in pairs:
                 pair[0].close()
+            if self._page is not None:
+                self._page.close()
             raise
         finally:
             for pair in pairs:
@@ -179,6 +186,11 @@ class Helper:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def words(self) -> memoryview | None:
+        """The page that a step `attend` looks at, where there is one."""
+        return None if self._page is None else self._page.words
+
     def close(self) -> None:
         """End the process and wait for that. What it was doing is undone or done: each script survives a kill at any step."""
         if self._closed:
@@ -188,6 +200,8 @@ class Helper:
         self._process.wait()
         self.flushes.close()
         self.work.close()
+        if self._page is not None:
+            self._page.close()
 
     def _lost(self) -> None:
         if not self._closed:
@@ -195,9 +209,19 @@ class Helper:
             self._on_lost()
 
 
-def _spawn(directory: Path, sockets: list[int], emulated_flush_ms: float, inherit: Iterable[int]) -> subprocess.Popen[bytes]:
-    arguments = [*map(str, sockets), str(os.getpid()), str(directory), str(emulated_flush_ms)]
+def _page() -> Page | None:
+    try:
+        return Page("fusee-flushes")
+    except OSError:
+        return None
+
+
+def _spawn(
+    directory: Path, sockets: list[int], page: Page | None, emulated_flush_ms: float, inherit: Iterable[int]
+) -> subprocess.Popen[bytes]:
+    pages = [] if page is None else [page.fd]
+    arguments = [*map(str, sockets), *map(str, pages or [-1]), str(os.getpid()), str(directory), str(emulated_flush_ms)]
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", PROGRAM, str(Path(program.__file__).parent), *arguments],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(*sockets, *inherit), close_fds=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(*sockets, *pages, *inherit), close_fds=True,
     )

@@ -207,7 +207,7 @@ class Log:
         self.metrics.batches += 1
         self.metrics.records += batch.count
         self.metrics.flushed_bytes += written
-        self._flusher.flush(self._tail, self._durable)
+        self._flusher.flush(self._tail, batch.count, self._durable)
 
     def _begin_segment(self) -> None:
         ready = self._supply.take()
@@ -216,7 +216,7 @@ class Log:
             self._disk, ready.number, salt=self._salt(), block_bytes=self._options.block_bytes, chain=old.chain, is_fresh=ready.is_fresh,
         )
         self._begun.write_header(0, acked=old.chain.sequence - 1)
-        self._flusher.flush(self._begun, partial(self._attempt, self._segment_begun))
+        self._flusher.flush(self._begun, 0, partial(self._attempt, self._segment_begun))
 
     def _segment_begun(self) -> None:
         # Copy B goes to disk with the first batch, which nobody hears of before: so far copy A is enough.

@@ -15,7 +15,8 @@ class LogOptions:
 
     `flush`: where flushes run; "auto" uses the helper process until the disk has shown to be fast. `reserve_bytes`: disk space kept
     for finishing running work. `append_bytes_max` and `batch_bytes_max` are the largest append and the largest batch.
-    `emulated_flush_ms` makes each flush slower (for tests).
+    `awake_processes`: how many processes stay awake for a single record's flush, this one included. A helper stays awake with them
+    where a processor is left for it. `emulated_flush_ms` makes each flush slower (for tests).
     """
 
     segment_bytes: int = bounds.SEGMENT_BYTES_DEFAULT
@@ -23,6 +24,7 @@ class LogOptions:
     flush: Literal["auto", "inline", "helper"] = "auto"
     reserve_bytes: int = bounds.LOG_RESERVE_BYTES_DEFAULT
     seal_after_ms: float = bounds.LOG_SEAL_AFTER_MS
+    awake_processes: int = 1
     emulated_flush_ms: float = 0
     append_bytes_max: int = bounds.FRAME_BYTES_MAX
     batch_bytes_max: int = bounds.BATCH_BYTES_MAX

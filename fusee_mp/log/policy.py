@@ -1,10 +1,12 @@
 # Where a flush runs.
 #
 # In the loop it costs the least and blocks the loop; in the helper it costs two switches and blocks nothing. So a disk must first
-# prove itself: 1,000 flushes in a row with a p99 under 1 ms. A single one over 20 ms sends the flushes back to the helper.
-"""The choice between inline flushes and the helper process, and the histogram of flush times."""
+# prove itself: 1,000 flushes in a row with a p99 under 1 ms. A single one over 20 ms sends the flushes back to the helper. On a disk
+# that has proved itself a single record is flushed by the helper with both awake (attended.py), as long as that is no slower.
+"""Where a flush runs, decided by the times of those before, and the histogram of flush times."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from fusee_mp import bounds
@@ -38,6 +40,42 @@ class FlushPolicy:
     def _begin_trial(self) -> None:
         self._seen = 0
         self._slow = 0
+
+
+class AttendPolicy:
+    """Whether the next single flush is to be attended: not for a while after a quarter of them took over twice the usual time, as they
+    do where the processes that stay awake have too few processors between them. Each while is twice as long as the one before it,
+    unless all was well in between."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._pause_s = bounds.LOG_ATTEND_PAUSE_S
+        self._paused_until = 0.0
+        self._usual_s = 0.0
+        self._begin_round()
+
+    def is_wanted(self, latency: Histogram) -> bool:
+        """`latency`: of all flushes, for what is usual."""
+        if self._paused_until and self._clock() < self._paused_until:
+            return False
+        if not self._seen:
+            self._paused_until, self._usual_s = 0.0, latency.quantile_ms(0.5) / 1000
+        return True
+
+    def observe(self, elapsed_s: float) -> None:
+        """Take one attended flush into account, measured from its request to the arrival of its answer."""
+        self._seen += 1
+        self._late += elapsed_s > 2 * self._usual_s
+        if self._late > bounds.LOG_ATTEND_ROUND // 4:
+            self._paused_until = self._clock() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, bounds.LOG_ATTEND_PAUSE_MAX_S)
+            self._begin_round()
+        elif self._seen == bounds.LOG_ATTEND_ROUND:
+            self._pause_s = bounds.LOG_ATTEND_PAUSE_S
+            self._begin_round()
+
+    def _begin_round(self) -> None:
+        self._seen = self._late = 0
 
 
 class Histogram:

@@ -65,8 +65,8 @@ class ServeOptions:
 
     @property
     def log(self) -> dict[str, Any]:
-        """The log's part, for a shard process."""
-        return {"segment_bytes": self.segment_bytes, "flush": self.flush}
+        """The log's part, for a shard process. A worker stays awake with it for the flush of a single record."""
+        return {"segment_bytes": self.segment_bytes, "flush": self.flush, "awake_processes": 2}
 
     @property
     def unix_path(self) -> Path | None:

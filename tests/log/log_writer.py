@@ -1,4 +1,5 @@
-"""A process that appends as fast as it can and prints each durable LSN, until it is killed. Run by the tests."""
+"""A process that appends as fast as it can and prints each durable LSN, until it is killed; "attended" appends one
+record at a time. Run by the tests."""
 from __future__ import annotations
 
 import asyncio
@@ -12,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from log_sim import record
 
+from fusee_mp import bounds
 from fusee_mp.log import Log, LogOptions, join_records
 
 OPTIONS = {
@@ -21,7 +23,9 @@ OPTIONS = {
 
 
 async def main(directory: str, mode: str, proven_lsn: str) -> None:
-    loop = asyncio.get_running_loop()
+    loop, alone = asyncio.get_running_loop(), mode == "attended"
+    if alone:
+        bounds.LOG_INLINE_AFTER_FLUSHES, mode = 1, "auto"
     log = Log.open(Path(directory), LogOptions(flush=mode, **OPTIONS), proven_lsn=int(proven_lsn), loop=loop)  # type: ignore[arg-type]
     turn = asyncio.Event()
     os.write(1, f"helper {log._flusher.helper_pid}\n".encode())
@@ -35,10 +39,10 @@ async def main(directory: str, mode: str, proven_lsn: str) -> None:
     log.on_durable = durable
     log.on_failed = lambda error: os._exit(3)
     while True:
-        for _ in range(random.randrange(1, 30)):
-            count = random.randrange(1, 5)
+        for _ in range(1 if alone else random.randrange(1, 30)):
+            count = 1 if alone else random.randrange(1, 5)
             log.append(join_records([record(log.last_lsn + 1 + at) for at in range(count)]), count, 1)
-        if random.random() < 0.8:
+        if alone or random.random() < 0.8:
             turn.clear()
             await turn.wait()
         else:
