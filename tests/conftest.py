@@ -12,6 +12,7 @@ import pytest
 
 from tests.leaks import Watch
 
+pytest_plugins = ["tests.behaviours"]
 DIRECTORY = pytest.StashKey[Path]()
 
 

@@ -15,7 +15,7 @@ def session(directory: Path, body: str) -> subprocess.CompletedProcess[str]:
     """Run one test in a session of its own, under the very conftest of this project."""
     tests = directory / "tests"
     tests.mkdir()
-    for name in ("conftest.py", "leaks.py"):
+    for name in ("conftest.py", "leaks.py", "behaviours.py"):
         source = (ROOT / "tests" / name).read_text().replace("PATIENCE_SECONDS = 10.0", "PATIENCE_SECONDS = 0.2")
         (tests / name).write_text(source)
     (tests / "test_it.py").write_text(f"import os, subprocess, sys, tempfile\nkept = []\ndef test_it():\n    {body}\n")

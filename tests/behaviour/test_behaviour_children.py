@@ -56,6 +56,7 @@ def test_a_workflow_may_cancel_another(scene: Any) -> None:
 
 @pytest.mark.parametrize("end", ["ok", "terminate", "cancel"])
 def test_open_children_feel_their_parents_end_as_their_policy_says(scene: Any, end: str) -> None:
+    """D17, D18"""
     async def scenario(home: Any) -> None:
         run = await home.engine.start(W["has_children"], "p")
         for close in ("terminate", "cancel", "abandon"):

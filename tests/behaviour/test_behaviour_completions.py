@@ -29,7 +29,7 @@ def nothing_sent() -> None:
     GATE.clear()
 
 
-@pytest.fixture(params=["memory", "directory"])
+@pytest.fixture(params=["memory", "embedded"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(None if request.param == "memory" else tmp_path / "data")
 
@@ -72,6 +72,7 @@ async def refused(engine: Any, token: str, words: str, value: Any = True) -> Non
 
 
 def test_a_failed_sender_is_called_again_with_a_new_token_and_only_that_is_good(place: Place) -> None:
+    """D12, D13"""
     async def main() -> None:
         TROUBLE.append(ValueError("the post is closed"))
         async with place.engine([approval]) as engine:
@@ -87,6 +88,7 @@ def test_a_failed_sender_is_called_again_with_a_new_token_and_only_that_is_good(
 
 
 def test_tokens_keep_their_meaning_across_a_restart_with_the_run_parked(tmp_path: Path) -> None:
+    """D13"""
     async def main() -> None:
         place = Place(tmp_path / "data")
         TROUBLE.append(ValueError("the post is closed"))

@@ -30,6 +30,7 @@ def opened(directory: Path, codec: Any, **options: Any) -> Any:
 
 
 def test_no_file_of_an_engine_holds_a_payload_in_clear_and_the_same_key_reads_them(tmp_path: Path) -> None:
+    """D28"""
     async def main() -> None:
         async with opened(tmp_path / "data", AesGcm({"k1": KEY}), park_after=0) as engine:
             await begin(engine)
@@ -54,6 +55,7 @@ def test_without_a_codec_the_same_play_is_in_clear(tmp_path: Path) -> None:
 
 
 def test_a_server_never_sees_a_payload_in_clear(tmp_path: Path) -> None:
+    """D28"""
     async def main(tree: Any) -> None:
         codec = AesGcm({"k1": KEY})
         async with (

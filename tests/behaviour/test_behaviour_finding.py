@@ -36,6 +36,7 @@ def orders(*numbers: int) -> list[str]:
 
 
 def test_terms_on_attributes_status_and_ranges_are_all_to_hold(scene: Any) -> None:
+    """D24"""
     async def play(here: Any) -> None:
         await populate(here)
         assert await ids(here, {"amount": {"gte": 60, "lt": 200}, "stage": "paid"}) == ["bad", *orders(3, 5, 7, 9)]
@@ -68,6 +69,7 @@ def test_each_operator_finds_what_it_says(scene: Any) -> None:
 
 
 def test_attributes_merge_and_outlive_the_engine(scene: Any) -> None:
+    """D24"""
     async def play(here: Any) -> None:
         await here.engine.start(tags_itself, "t", "blue", attributes={"team": "none", "from": "caller"})
         await until(lambda: here.engine.count({"team": "blue", "stage": "waiting"}), "the run has tagged itself")

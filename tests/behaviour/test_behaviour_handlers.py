@@ -32,7 +32,7 @@ from fusee_mp import (
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(params=["memory", "directory"])
+@pytest.fixture(params=["memory", "embedded"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setenv("FUSEE_TEST_NOTES", str(tmp_path / "notes"))
     yield Place(None if request.param == "memory" else tmp_path / "data")
@@ -271,7 +271,7 @@ def test_an_accepted_update_hears_how_its_run_was_ended(place: Place) -> None:
 
 
 def test_an_update_in_flight_at_a_crash_is_finished_after_it(kept: Place) -> None:
-    """C16, embedded"""
+    """C16: embedded."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE)])}
     command = [sys.executable, str(HERE / "behaviour_handlers.py"), str(kept.dir)]
     child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)

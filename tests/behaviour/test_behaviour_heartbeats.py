@@ -24,7 +24,7 @@ def nothing_seen() -> None:
     HOLD.clear()
 
 
-@pytest.fixture(params=["memory", "directory"])
+@pytest.fixture(params=["memory", "embedded"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(None if request.param == "memory" else tmp_path / "data")
 
@@ -49,6 +49,7 @@ async def imports(ctx: Ctx) -> int:
 
 
 def test_after_a_stop_in_the_middle_of_a_step_the_next_attempt_goes_on_from_its_progress(tmp_path: Path) -> None:
+    """D10"""
     async def main() -> None:
         place = Place(tmp_path / "data")
         async with place.engine([imports]) as engine:
@@ -80,6 +81,7 @@ async def silent(ctx: Ctx) -> int:
 
 
 def test_a_step_that_stops_heartbeating_fails_and_its_next_attempt_sees_the_progress(place: Place) -> None:
+    """D11"""
     async def main() -> None:
         async with place.engine([silent]) as engine:
             assert await engine.execute(silent, "s") == 2
@@ -213,6 +215,7 @@ async def blocks() -> str:
 
 
 def test_a_body_that_blocks_the_loop_is_named_with_its_line_and_is_not_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    """G09"""
     async def main() -> None:
         blocking = Workflow(blocker, "blocker")
         with caplog.at_level(logging.WARNING, "fusee_mp.step"):

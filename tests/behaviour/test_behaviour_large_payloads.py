@@ -234,6 +234,7 @@ SAYS = {
 
 
 def test_what_is_too_large_is_refused_at_its_sender_by_its_name(tmp_path: Path) -> None:
+    """G14"""
     async def main() -> None:
         config = Config(dir=tmp_path / "data", payload_bytes_max=1_000)
         async with Engine.open(config, workflows=[sends, child]) as engine:

@@ -21,7 +21,7 @@ def nothing_broken() -> None:
     NOTES.clear()
 
 
-@pytest.fixture(params=["memory", "directory"])
+@pytest.fixture(params=["memory", "embedded"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(None if request.param == "memory" else tmp_path / "data")
 

@@ -157,6 +157,7 @@ async def is_status(run: Any, *words: str) -> bool:
 
 
 def test_termination_asks_nobody_and_is_final(scene: Any) -> None:
+    """D16"""
     async def scenario(home: Any) -> None:
         run = await home.engine.start(W["waits"], "w")
         await run.terminate("enough")

@@ -41,7 +41,7 @@ def hidden(*arguments: Any, **options: Any) -> Any:
     return ScheduleSpec(*arguments, **options)
 
 
-@pytest.fixture(params=["memory", "directory"])
+@pytest.fixture(params=["memory", "embedded"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     yield Place(None if request.param == "memory" else tmp_path / "data")
 
@@ -139,7 +139,7 @@ def test_a_schedule_fires_pauses_is_filled_in_and_deleted(place: Place) -> None:
 
 
 def test_a_schedule_goes_on_after_a_restart_with_what_it_was(tmp_path: Path) -> None:
-    """D21 over a restart; a pause is one afterwards too"""
+    """D21: over a restart; a pause is one afterwards too."""
     async def main() -> None:
         place = Place(tmp_path / "data")
         async with place.engine(ALL, shards=3) as engine:
@@ -309,7 +309,7 @@ def test_a_nightly_workflow_sees_the_instant_in_the_zone_of_its_schedule() -> No
 
 
 def test_schedules_work_over_a_server_and_keep_firing_after_a_takeover(tmp_path: Path) -> None:
-    """D21 to D23; C15, C17 with a new holder of the shards"""
+    """D21 to D23, C15, C17: with a new holder of the shards."""
     async def main() -> None:
         with serving(tmp_path / "data", shards=2) as tree:
             async with Client.connect(tree.address) as client:

@@ -16,7 +16,7 @@ from tests.server.tree import serving
 SOON = Debounce("60ms")
 
 
-@pytest.fixture(params=["memory", "directory"])
+@pytest.fixture(params=["memory", "embedded"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     yield Place(None if request.param == "memory" else tmp_path / "data")
 

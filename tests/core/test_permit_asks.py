@@ -12,11 +12,13 @@ from fusee_mp.errors import Rejected
 
 
 def test_tickets_count_up_from_the_workers_number() -> None:
+    """E2"""
     asks = PermitAsks(worker=7)
     assert [asks.ticket() for _ in range(2)] == [(7 << CLIENT_SHIFT) + 1, (7 << CLIENT_SHIFT) + 2]
 
 
 def test_only_the_best_ticket_of_each_limit_is_asked_for_again() -> None:
+    """E19, E21"""
     asks = PermitAsks(0)
     for name, ticket in (("a", 9), ("b", 5), ("a", 1), ("a", 3)):
         assert asks.acquire(name, ticket) == [Ask(name, ticket, DEFAULT)]
@@ -61,6 +63,7 @@ def test_a_priority_that_cannot_be_leaves_nothing_behind() -> None:
 
 
 def test_a_withdrawn_ticket_does_not_move_the_turn() -> None:
+    """E20"""
     asks = PermitAsks(0)
     for ticket, key in ((1, "x"), (2, "x"), (3, "y")):
         asks.acquire("a", ticket, Priority(0, key))

@@ -27,6 +27,7 @@ def ask(permits: Permits, session: int, ticket: int, now_ms: int = 0, lease_ms: 
 
 
 def test_a_limit_that_is_not_defined_grants_at_once_and_records_nothing() -> None:
+    """E3"""
     permits = Permits()
     assert permits.acquire("db", 1, 7, now_ms=0, uptime_ms=0) == Granted(7)
     assert permits.in_use("db", 0) == permits.waiting("db") == permits.max_in_use("db") == 0
@@ -34,6 +35,7 @@ def test_a_limit_that_is_not_defined_grants_at_once_and_records_nothing() -> Non
 
 
 def test_a_lease_lasts_three_seconds_unless_renewed() -> None:
+    """E1"""
     permits = table()
     assert permits.acquire("db", 1, 1, now_ms=0) == Granted(1)
     assert permits.in_use("db", PERMIT_LEASE_MS - 1) == 1
@@ -41,6 +43,7 @@ def test_a_lease_lasts_three_seconds_unless_renewed() -> None:
 
 
 def test_asking_again_for_a_held_permit_renews_it() -> None:
+    """E4, E5"""
     permits = table()
     ask(permits, 1, 1, now_ms=0, lease_ms=100)
     assert ask(permits, 1, 1, now_ms=90, lease_ms=100) == Granted(1)
@@ -57,6 +60,7 @@ def test_a_shorter_lease_among_longer_ones_ends_in_its_own_time() -> None:
 
 
 def test_the_first_ask_decides_the_place_in_the_queue() -> None:
+    """E6"""
     permits = table()
     ask(permits, 1, 1)
     ask(permits, 1, 2)
@@ -67,6 +71,7 @@ def test_the_first_ask_decides_the_place_in_the_queue() -> None:
 
 
 def test_default_priority_keeps_the_order_of_arrival() -> None:
+    """E9"""
     permits = table()
     assert ask(permits, 1, 1) == Granted(1)
     assert ask(permits, 1, 2) == Queued()
@@ -78,6 +83,7 @@ def test_default_priority_keeps_the_order_of_arrival() -> None:
 
 
 def test_a_permit_goes_only_to_the_session_and_client_that_is_next() -> None:
+    """E7"""
     permits = table()
     first, other = (5 << CLIENT_SHIFT) + 1, (6 << CLIENT_SHIFT) + 1
     ask(permits, 9, 1)
@@ -91,12 +97,14 @@ def test_a_permit_goes_only_to_the_session_and_client_that_is_next() -> None:
 
 
 def test_zero_concurrent_bounds_nothing_but_counts() -> None:
+    """E8"""
     permits = table(0)
     assert all(ask(permits, 1, ticket) == Granted(ticket) for ticket in range(100))
     assert permits.in_use("db", 0) == permits.max_in_use("db") == 100
 
 
 def test_levels_go_first_then_fairness_keys_take_turns_across_sessions() -> None:
+    """E10, D27"""
     permits = table()
     ask(permits, 1, 100)
     for ticket in range(101, 121):
@@ -116,6 +124,7 @@ def test_levels_go_first_then_fairness_keys_take_turns_across_sessions() -> None
 
 
 def test_a_session_that_left_keeps_its_permits_but_not_its_places() -> None:
+    """E11, E12"""
     permits = table()
     ask(permits, 1, 1, lease_ms=100)
     ask(permits, 1, 2)
@@ -127,6 +136,7 @@ def test_a_session_that_left_keeps_its_permits_but_not_its_places() -> None:
 
 
 def test_renewing_extends_what_the_session_still_holds() -> None:
+    """E13"""
     permits = table()
     ask(permits, 1, 1, now_ms=100, lease_ms=100)
     permits.renew(1, now_ms=150, lease_ms=100)
@@ -136,6 +146,7 @@ def test_renewing_extends_what_the_session_still_holds() -> None:
 
 
 def test_an_ended_permit_cannot_be_revived() -> None:
+    """E14, E5"""
     permits = table()
     ask(permits, 1, 1, now_ms=0, lease_ms=10)
     permits.renew(1, now_ms=10, lease_ms=10)
@@ -144,6 +155,7 @@ def test_an_ended_permit_cannot_be_revived() -> None:
 
 
 def test_another_session_cannot_release_a_permit() -> None:
+    """E15"""
     permits = table()
     ask(permits, 11, 1)
     permits.release("db", 12, 1)
@@ -151,6 +163,7 @@ def test_another_session_cannot_release_a_permit() -> None:
 
 
 def test_after_a_restart_nothing_is_granted_until_old_permits_have_ended() -> None:
+    """E18"""
     permits = table()
     for uptime in (0, 1, PERMIT_LEASE_MS):
         answer = permits.acquire("db", 1, 1, now_ms=50, uptime_ms=uptime)
@@ -161,6 +174,7 @@ def test_after_a_restart_nothing_is_granted_until_old_permits_have_ended() -> No
 
 
 def test_the_grace_of_a_slow_rate_is_the_time_of_one_token() -> None:
+    """E18"""
     assert grace_ms(LimitSpec(1, 0.1)) == 10_000
     assert grace_ms(LimitSpec(1, 3.0)) == PERMIT_LEASE_MS
     assert grace_ms(LimitSpec(1, 0.3)) == 3_334
@@ -198,6 +212,7 @@ def test_a_full_limit_does_not_spend_a_token() -> None:
     LimitSpec(0, math.nan), LimitSpec(0, math.inf), LimitSpec(0, 5e-324), LimitSpec(0, "2"),  # type: ignore[arg-type]
 ])
 def test_a_spec_that_cannot_be_is_never_applied_and_reported(spec: LimitSpec) -> None:
+    """E24"""
     permits = table(3)
     assert permits.define("db", spec) is False
     assert permits.spec("db") == LimitSpec(3)
@@ -214,6 +229,7 @@ def test_a_spec_that_can_be_is_taken(spec: LimitSpec) -> None:
 
 
 def test_defining_the_same_again_is_no_news_and_keeps_what_is_held() -> None:
+    """E25"""
     permits = table(1)
     ask(permits, 1, 1)
     assert permits.define("db", LimitSpec(1)) is False
@@ -241,6 +257,7 @@ def busy() -> Permits:
 
 
 def test_a_saved_table_is_the_same_table_bit_for_bit() -> None:
+    """E23"""
     state = busy().state()
     for there_and_back in (msgspec.json, msgspec.msgpack):
         again = Permits.load(there_and_back.decode(there_and_back.encode(state)))
@@ -250,6 +267,7 @@ def test_a_saved_table_is_the_same_table_bit_for_bit() -> None:
 
 
 def test_a_saved_table_serves_on_in_the_same_order() -> None:
+    """E23"""
     left, right = busy(), Permits.load(busy().state())
     for now in range(200, 20_000, 50):
         for session in range(3):
@@ -267,6 +285,7 @@ def test_a_saved_table_serves_on_in_the_same_order() -> None:
     ("ahead", [[0, "a", -1]], "behind"), ("ahead", [[77, "a", 1]], "nobody waits"), ("extra", 1, "extra"),
 ])
 def test_a_state_that_no_table_wrote_is_refused(field: str, value: object, complaint: str) -> None:
+    """E23"""
     state = busy().state()
     state[0]["held"], state[0]["max_seen"] = [[1, 2, 5]], 2
     Permits.load(state)
@@ -276,6 +295,7 @@ def test_a_state_that_no_table_wrote_is_refused(field: str, value: object, compl
 
 
 def test_two_limits_of_one_name_are_refused() -> None:
+    """E23"""
     state = busy().state()
     with pytest.raises(StorageError, match="twice"):
         Permits.load(state + state[:1])

@@ -58,6 +58,7 @@ def ms(text: str) -> int:
 
 
 def test_each_instant_starts_one_run_named_after_it() -> None:
+    """D21, D22"""
     schedule = make(overlap="allow")
     assert schedule.next_due == 100
     assert schedule.pass_time(99) == []
@@ -72,6 +73,7 @@ def test_a_new_schedule_begins_with_the_first_instant_after_now() -> None:
 
 
 def test_a_backfill_starts_every_instant_of_an_inclusive_range_once() -> None:
+    """D19, D20"""
     schedule = Schedule("range", ScheduleRule(Every(1), paused=True), 10**6)
     effects, following = schedule.backfill(1, 1001)
     assert (len(effects), following) == (SCHEDULE_PAGE, 1001)
@@ -93,6 +95,7 @@ def test_a_backfill_ignores_overlap_both_ways() -> None:
 
 
 def test_a_backfill_of_what_is_remembered_or_still_to_come_starts_it_once() -> None:
+    """D22"""
     schedule = make(overlap="buffer_one")
     schedule.pass_time(200)
     assert backfill(schedule, 100, 400) == [200, 300, 400]
@@ -106,12 +109,14 @@ def test_a_backwards_range_is_refused() -> None:
 
 
 def test_a_long_range_already_started_is_passed_in_pages() -> None:
+    """D20"""
     schedule = make(1, paused=True)
     backfill(schedule, 0, 5_000)
     assert schedule.backfill(0, 5_000) == ([], SCHEDULE_PAGE)
 
 
 def test_a_pause_starts_nothing_and_its_instants_are_not_made_up() -> None:
+    """D22"""
     schedule = make(overlap="allow")
     assert starts(schedule.pause(250)) == [100, 200]
     assert schedule.paused and schedule.next_due is None and schedule.pass_time(900) == []
@@ -207,6 +212,7 @@ def test_a_buffered_trigger_starts_when_the_run_has_ended() -> None:
 
 
 def test_setting_the_same_again_keeps_what_is_due_and_an_operators_pause() -> None:
+    """D23"""
     schedule = make(1_000)
     schedule.replace(ScheduleRule(Every(1_000)), 10_500)
     assert starts(schedule.pass_time(10_500)) == [1_000]
@@ -252,6 +258,7 @@ def test_stretches_of_started_instants_are_bounded_on_the_safe_side() -> None:
     ("skip", ["03-30T01:30", "04-01T00:30"]), ("shift", ["03-30T01:30", "03-31T01:30", "04-01T00:30"]),
 ])
 def test_time_catch_up_backfill_and_preview_use_one_rule_over_a_clock_change(gap: Any, expected: list[str]) -> None:
+    """G13"""
     timing = CronTime("30 2 * * *", "Europe/Berlin", gap)
     begin, end = ms("2024-03-29T12:00"), ms("2024-04-01T12:00")
     instants = [ms(f"2024-{each}") for each in expected]
@@ -265,6 +272,7 @@ def test_time_catch_up_backfill_and_preview_use_one_rule_over_a_clock_change(gap
 
 
 def test_after_an_update_of_the_zone_data_instants_to_come_follow_it_and_none_is_started_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G13"""
     schedule = Schedule("s", ScheduleRule(CronTime("0 12 * * *", "Asia/Gaza"), overlap="allow"), ms("2024-01-01T00:00"))
     assert starts(schedule.pass_time(ms("2024-01-01T10:00"))) == [ms("2024-01-01T10:00")]
     assert schedule.next_due == ms("2024-01-02T10:00")

@@ -30,6 +30,7 @@ def batch(windows: Windows, now_ms: int, input: bytes, event_id: str | None = No
 
 
 def test_starts_within_a_window_share_one_run_that_gets_the_last_input() -> None:
+    """D36"""
     windows = Windows()
     run_id, effects = debounce(windows, 1_000, b"1")
     place = Place("debounce", "w", "cart")
@@ -44,6 +45,7 @@ def test_starts_within_a_window_share_one_run_that_gets_the_last_input() -> None
 
 
 def test_after_a_window_closed_the_next_start_opens_another() -> None:
+    """D38"""
     windows = Windows()
     first, _ = debounce(windows, 0)
     windows.pass_time(80)
@@ -51,6 +53,7 @@ def test_after_a_window_closed_the_next_start_opens_another() -> None:
 
 
 def test_max_wait_ends_a_window_that_is_extended_for_ever() -> None:
+    """D39"""
     windows, closed = Windows(), []
     for now in range(0, 700, 20):
         closed += inputs(windows.pass_time(now))
@@ -73,6 +76,7 @@ def test_an_event_that_comes_late_belongs_to_the_next_window() -> None:
 
 
 def test_batches_close_at_their_size_and_the_last_by_its_wait() -> None:
+    """D40"""
     windows, closed = Windows(), []
     for n in range(7):
         closed += inputs(batch(windows, n, str(n).encode())[1])
@@ -95,6 +99,7 @@ def test_a_batch_of_one_opens_and_closes_at_once() -> None:
 
 
 def test_a_repeated_event_joins_once() -> None:
+    """D41"""
     windows = Windows()
     run_id, _ = batch(windows, 0, b"6", "e1")
     assert batch(windows, 1, b"6", "e1") == (run_id, [])
@@ -111,6 +116,7 @@ def test_a_repeated_event_does_not_extend_its_window() -> None:
 
 
 def test_an_event_id_still_answers_with_its_run_after_the_window_closed() -> None:
+    """D44"""
     windows = Windows()
     run_id, _ = debounce(windows, 0, event_id="e")
     windows.pass_time(80)
@@ -137,6 +143,7 @@ def test_event_ids_are_of_one_key_and_kind() -> None:
 
 
 def test_a_window_survives_a_restart_before_it_closes() -> None:
+    """D43"""
     windows = Windows()
     run_id, _ = debounce(windows, 0, b"1", event_id="a")
     again = Windows.load(msgspec.msgpack.decode(msgspec.msgpack.encode(windows.state())))
@@ -180,6 +187,7 @@ def test_a_clock_that_steps_back_changes_nothing() -> None:
     DebounceRule(1, 0), DebounceRule(1.5), DebounceRule(1 << 60),  # type: ignore[arg-type]
 ])
 def test_a_rule_that_cannot_be_is_refused_and_opens_nothing(rule: Any) -> None:
+    """D42"""
     windows = Windows()
     with pytest.raises(Rejected, match="expected 1 to"):
         windows.add("w", "k", rule, b"", now_ms=0)

@@ -131,6 +131,7 @@ CASES = [plain, swallowing, grouped, timed, generating, gathering]
 @pytest.mark.parametrize("main", CASES, ids=lambda main: main.__name__)
 @pytest.mark.parametrize("how", ["close", "terminate"])
 def test_dropped_code_has_no_effect_and_makes_no_noise(main: Any, how: str) -> None:
+    """G05"""
     async def go() -> None:
         workflow, other = Workflow(main, main.__name__), Workflow(idle, "idle")
         async with Rig([workflow, other]) as rig:
@@ -156,6 +157,7 @@ def test_dropped_code_has_no_effect_and_makes_no_noise(main: Any, how: str) -> N
 
 
 def test_everything_that_clean_up_may_try_raises_sealed() -> None:
+    """G05"""
     async def go() -> None:
         workflow = Workflow(plain, "plain")
         async with Rig([workflow]) as rig:

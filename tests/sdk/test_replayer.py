@@ -97,6 +97,7 @@ def mismatch(journal: Journal, body: Callable[[Ctx, int], Any]) -> NonDeterminis
 
 
 def test_an_exported_journal_replays_clean_without_running_a_step(journal: Journal) -> None:
+    """D29"""
     RAN.clear()
     replay = Replayer(workflows=[shop(original)]).replay(journal)
     assert (replay.ok, replay.finished, replay.error) == (True, True, None)
@@ -119,6 +120,7 @@ def test_replay_works_inside_a_running_loop(journal: Journal) -> None:
 
 
 def test_a_renamed_step_is_named_on_both_sides(journal: Journal) -> None:
+    """D30, G02"""
     async def edited(ctx: Ctx, n: int) -> int:
         await ctx.step("price", act, "price")
         await ctx.step("refund", act, "refund")
@@ -132,6 +134,7 @@ def test_a_renamed_step_is_named_on_both_sides(journal: Journal) -> None:
 
 
 def test_an_added_step_is_found(journal: Journal) -> None:
+    """G02"""
     async def edited(ctx: Ctx, n: int) -> int:
         await ctx.step("check", act, "check")
         return await original(ctx, n)
@@ -141,6 +144,7 @@ def test_an_added_step_is_found(journal: Journal) -> None:
 
 
 def test_a_step_added_at_the_end_of_a_finished_run_is_found(journal: Journal) -> None:
+    """G02"""
     async def edited(ctx: Ctx, n: int) -> int:
         total = await original(ctx, n)
         await ctx.step("thank", act, "thank")
@@ -159,6 +163,7 @@ def test_a_step_added_beside_the_others_is_found(journal: Journal) -> None:
 
 
 def test_a_removed_step_is_found(journal: Journal) -> None:
+    """G02"""
     async def edited(ctx: Ctx, n: int) -> int:
         await ctx.step("price", act, "price")
         await ctx.sleep("5ms", "pause")
@@ -179,6 +184,7 @@ def test_a_last_step_removed_is_found(journal: Journal) -> None:
 
 
 def test_reordered_steps_are_found(journal: Journal) -> None:
+    """G02"""
     async def edited(ctx: Ctx, n: int) -> int:
         await ctx.step("charge", act, "charge")
         await ctx.step("price", act, "price")
@@ -189,6 +195,7 @@ def test_reordered_steps_are_found(journal: Journal) -> None:
 
 
 def test_another_name_of_a_timer_is_found(journal: Journal) -> None:
+    """G02"""
     async def edited(ctx: Ctx, n: int) -> int:
         await ctx.step("price", act, "price")
         await ctx.step("charge", act, "charge")
@@ -212,6 +219,7 @@ def test_another_duration_of_a_timer_is_no_mismatch(journal: Journal) -> None:
 
 
 def test_another_child_is_found(journal: Journal) -> None:
+    """G02"""
     async def edited(ctx: Ctx, n: int) -> int:
         await ctx.step("price", act, "price")
         await ctx.step("charge", act, "charge")
@@ -235,6 +243,7 @@ def test_other_arguments_are_no_mismatch(journal: Journal) -> None:
 
 
 def test_another_result_is_found(journal: Journal) -> None:
+    """G02"""
     async def edited(ctx: Ctx, n: int) -> int:
         return await original(ctx, n) + 1
 
@@ -333,6 +342,7 @@ def test_a_terminated_run_replays_although_its_code_had_not_ended(tmp_path: Path
 
 
 def test_an_export_works_while_the_engine_runs(tmp_path: Path) -> None:
+    """D35"""
     async def waiting(ctx: Ctx, n: int) -> int:
         await ctx.step("price", act, "price")
         return await ctx.wait_for(GO)
@@ -357,6 +367,7 @@ def test_an_export_works_while_the_engine_runs(tmp_path: Path) -> None:
 
 
 def test_an_id_gives_its_newest_run_and_the_limit_holds(tmp_path: Path) -> None:
+    """D35"""
     journals_of(shop(original), tmp_path / "data", ("order", "order", "second"))
     newest, = export(tmp_path / "data", "order")
     numbers = [journal.run_number for journal in export(tmp_path / "data") if journal.workflow_id == "order"]

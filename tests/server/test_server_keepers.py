@@ -27,6 +27,7 @@ def _effects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynchronous
 async def test_a_shard_goes_on_while_its_keeper_is_frozen_and_reads_are_answered_when_it_thaws(tree: Tree) -> None:
+    """G10"""
     async with Worker.connect(tree.address, workflows=WORKFLOWS) as worker, Client.connect(tree.address) as client:
         waiter = await client.start("waiter", None)
         keeper = tree.keeper(0)
@@ -47,6 +48,7 @@ async def test_a_shard_goes_on_while_its_keeper_is_frozen_and_reads_are_answered
 @pytest.mark.skipif(not os.environ.get("FUSEE_LONG"), reason="takes half a minute: FUSEE_LONG=1")
 @asynchronous
 async def test_reads_are_unavailable_in_bounded_time_and_a_keeper_that_stays_frozen_is_replaced(tree: Tree) -> None:
+    """G10"""
     async with Worker.connect(tree.address, workflows=WORKFLOWS) as worker, Client.connect(tree.address) as client:
         keeper = tree.keeper(0)
         keeper.suspend()
