@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for abandoned in Path(tempfile.gettempdir()).glob("ft-[0-9]*-*"):
         if not psutil.pid_exists(int(abandoned.name.split("-")[1])):
             shutil.rmtree(abandoned, ignore_errors=True)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # A shell has its background jobs ignore Ctrl-C, and what they start inherits it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     directory = Path(tempfile.mkdtemp(prefix=f"ft-{os.getpid()}-"))
     config.stash[DIRECTORY] = directory
     os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
