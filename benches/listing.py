@@ -31,7 +31,8 @@ ASKED = 20
 FAR_MS = 1 << 42  # the sleepers sleep until 2109
 WHERES: list[Any] = [
     None, {"status": "failed"}, {"status": "open"}, {"type": "type-3"}, {"type": "type-3", "status": "ok"}, {"customer": "c7"},
-    {"amount": {"gte": 60, "lt": 200}, "status": "failed"}, {"customer": "nobody"},
+    {"amount": {"gte": 60, "lt": 200}, "status": "failed"}, {"amount": {"gte": 60, "lt": 200}}, {"customer": "nobody"},
+    {"customer": {"in": ["c7", "c9"]}, "amount": {"gt": 498}}, {"customer": {"prefix": "c99"}, "type": "type-3"},
 ]
 
 
@@ -117,7 +118,7 @@ async def measure(directory: Path, runs: int) -> None:
             await ask(engine, f"list 100, {where}", lambda where=where: engine.list(where, limit=100))
         middle = (await engine.list(limit=1_000))[-1].cursor
         await ask(engine, "list 100, behind the 1,000th", lambda: engine.list(limit=100, after=middle))
-        for where in (None, {"status": "open"}, {"type": "type-3", "status": "ok"}):
+        for where in (None, {"status": "open"}, {"type": "type-3", "status": "ok"}, {"customer": "c7"}, {"amount": {"gte": 60, "lt": 200}}):
             await ask(engine, f"count, {where}", lambda where=where: engine.count(where))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from fusee_mp.core.idfilter import key as hash_key
 from fusee_mp.core.where import RESERVED, Compare, Equal, Exists, NotEqual, Prefix, Scalar, Term
 
-_SYMBOL: Final = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+SYMBOL: Final = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
 
 class Condition(NamedTuple):
@@ -52,7 +52,7 @@ def _condition(term: Term) -> Condition:
         case NotEqual(_, wanted):
             return sql("(", _equals(value, wanted), ") is not true")
         case Compare(_, order, wanted):
-            return _typed(value, wanted, _SYMBOL[order])
+            return _typed(value, wanted, SYMBOL[order])
         case Prefix(_, text):
             return sql("(", _is(value, "= 'text'"), " and substr(", value.value, ", 1, ", _given(len(text)), ") = ", _given(text), ")")
         case Exists(_, wanted):

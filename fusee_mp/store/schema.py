@@ -6,7 +6,9 @@ Shaped for a million rows with random IDs, where a plain schema spends its time 
 - an ID is found by a 62-bit hash, a third of the size of an index on text; the text decides;
 - type and status share one index, and `tally` says how many rows each pair has, so that a list walks only pairs that exist, in
   order, and a count by type and status reads no row of `run`;
-- runs with a due timer have a small index of their own, and finished ones one by time, which only grows at its end.
+- runs with a due timer have a small index of their own, and finished ones one by time, which only grows at its end;
+- each search attribute of a run has an entry in `attribute`, in the order of name, value and run. Triggers keep it, so nothing that
+  writes a run can forget it, and a run without attributes pays for a comparison with null.
 """
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from typing import Final
 from fusee_mp.core.where import OPEN, STATUSES
 from fusee_mp.errors import StorageError
 
-FORMAT: Final = 1
+# 2: the index on attributes.
+FORMAT: Final = 2
 # "fump" in ASCII: file(1) and we can tell a store from another SQLite file.
 APPLICATION_ID: Final = 0x66756D70
 # The page cache of the connection that folds; given back when idle.
@@ -37,6 +40,28 @@ RUNNING, QUARANTINED, SUSPENDED, PARKED, PAUSED = (CODES[name] for name in ("run
 FINAL: Final = 10
 QUIET: Final = (SUSPENDED, PARKED)
 assert (RUNNING, QUARANTINED) == (0, 1) and max(CODES[name] for name in OPEN) < FINAL
+
+# Text is indexed by its beginning, names up to this length. What is longer is found too, only not by the index alone.
+INDEXED_CHARS: Final = 64
+# Values that are not text or numbers, as they stand in the index: behind all text. Anything that is not equal to any operand is OTHER.
+FALSE, TRUE, NULL, OTHER = b"\0", b"\1", b"\2", b"\3"
+
+# The entries of a JSON object of attributes, and the statements that make and drop them; %s is where the object and its run come from.
+_ENTRIES: Final = f"""
+    select key, case type when 'text' then substr(value, 1, {INDEXED_CHARS}) when 'integer' then value when 'real' then value
+    when 'false' then x'{FALSE.hex()}' when 'true' then x'{TRUE.hex()}' when 'null' then x'{NULL.hex()}' else x'{OTHER.hex()}' end, %s
+    where length(key) <= {INDEXED_CHARS}"""
+_ENTER: Final = "insert or ignore into attribute" + _ENTRIES
+_DROP: Final = f"delete from attribute where (name, value, run) in ({_ENTRIES % 'old.run from json_each(old.attributes)'})"
+_NEW: Final = _ENTER % "new.run from json_each(new.attributes)"
+INDEX: Final = (
+    "create table attribute(name text not null, value not null, run int not null, primary key(name, value, run)) without rowid",
+    f"create trigger attributes_new after insert on run when new.attributes is not null begin {_NEW}; end",
+    f"create trigger attributes_set after update of attributes on run begin {_DROP}; {_NEW}; end",
+    f"create trigger attributes_gone after delete on run when old.attributes is not null begin {_DROP}; end",
+)
+# How a store of an earlier format becomes one of the next, by the format it has.
+UPGRADES: Final = {1: (*INDEX, _ENTER % "run from (select run, attributes from run) cross join json_each(attributes)")}
 
 # run: `lsn` is that of the run's last record, `chunk` the last link of its journal, `parent` [shard, id, run, op], times Unix ms.
 # chunk: `lsn` is that of its first record, `offsets` what to add for the others (u32 each), `data` the records with their lengths.
@@ -139,19 +164,38 @@ def _make_or_check(connection: sqlite3.Connection, path: Path | str) -> None:
         connection.execute("pragma busy_timeout = 10000")
         connection.execute("begin immediate")
         if connection.execute("select count(*) from sqlite_master").fetchone()[0] == 0:
-            for statement in filter(str.strip, TABLES.split(";")):
+            for statement in (*filter(str.strip, TABLES.split(";")), *INDEX):
                 connection.execute(statement)
         connection.execute("commit")
         connection.execute("pragma busy_timeout = 20")
+    _upgrade(connection)
     _check(connection, path)
 
 
-def _check(connection: sqlite3.Connection, path: Path | str) -> None:
+def _upgrade(connection: sqlite3.Connection) -> None:
+    """All of it or nothing. A store of another program, or of a later version, is left alone."""
+    application, version = _stamps(connection)
+    if application != APPLICATION_ID or version not in UPGRADES:
+        return
+    connection.execute("begin immediate")
+    for statement in (statement for earlier in range(version, FORMAT) for statement in UPGRADES[earlier]):
+        connection.execute(statement)
+    connection.execute(f"pragma user_version = {FORMAT}")
+    connection.execute("commit")
+
+
+def _stamps(connection: sqlite3.Connection) -> tuple[int, int]:
     application, version = (connection.execute(f"pragma {name}").fetchone()[0] for name in ("application_id", "user_version"))
+    return application, version
+
+
+def _check(connection: sqlite3.Connection, path: Path | str) -> None:
+    application, version = _stamps(connection)
     if application != APPLICATION_ID:
         raise StorageError(f'file "{path}" is an SQLite database of another program ({application:#x}): name another', path=str(path))
     if version != FORMAT:
-        reason = f"has format {version}, this version reads {FORMAT}: use the version that wrote it"
+        way = "open its directory once with this version" if version < FORMAT else "use the version that wrote it"
+        reason = f"has format {version}, this version reads {FORMAT}: {way}"
         raise StorageError(f'store "{path}" {reason}', path=str(path))
 
 

@@ -51,6 +51,7 @@ def contents(store: Store) -> dict[str, Any]:
     runs = db.execute(f"select {', '.join(columns)} from run order by run").fetchall()
     return {
         "runs": runs,
+        "attributes": db.execute("select name, value, run from attribute").fetchall(),
         "journals": [_journal(store, row[0]) for row in runs],
         "chunks of no run": db.execute("select run from chunk where run not in (select run from run)").fetchall(),
         "tally": db.execute("select * from tally where n <> 0 order by type, status").fetchall(),

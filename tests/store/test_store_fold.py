@@ -13,7 +13,7 @@ from store_records import PARENT, attributes, contents, done, folded, history, q
 from fusee_mp.bounds import REQUESTS_KEEP_MS
 from fusee_mp.core import records as r
 from fusee_mp.errors import StorageError
-from fusee_mp.store import CannotFold, Place, Store, StoreLocked
+from fusee_mp.store import CannotFold, Place, Store, StoreLocked, open_reader
 from fusee_mp.store.fold import _OF_RUN, _OF_SHARD
 from fusee_mp.store.results import Request, Sent
 
@@ -329,7 +329,26 @@ def test_a_file_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> 
 
 def test_a_store_of_a_later_format_is_refused(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store.db")
-    store.db.execute("pragma user_version = 2")
+    store.db.execute("pragma user_version = 77")
     store.close()
-    with pytest.raises(StorageError, match="has format 2, this version reads 1"):
+    with pytest.raises(StorageError, match="has format 77, this version reads 2: use the version that wrote it"):
         Store.open(tmp_path / "store.db")
+
+
+def test_a_store_of_the_first_format_gets_its_index_when_it_is_opened_and_not_by_a_reader(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    new, old = folded(*history(3, 400)), folded(*history(3, 400), store=Store.open(path))
+    for name in ("new", "set", "gone"):
+        old.db.execute(f"drop trigger attributes_{name}")
+    old.db.execute("drop table attribute")
+    old.db.execute("pragma user_version = 1")
+    old.close()
+    with pytest.raises(StorageError, match="has format 1, this version reads 2: open its directory once with this version"):
+        open_reader(path)
+    old = Store.open(path)
+    assert contents(old) == contents(new) and contents(old)["attributes"]
+    more = [start(9_000, "more", attributes=b'{"a":7}'), attributes(9_000, b'{"a":8}')]
+    assert contents(folded(*more, store=old)) == contents(folded(*more, store=new))
+    assert [line.run for line in old.read("list", ({"a": 8},))] == [9_000]
+    old.close()
+    new.close()

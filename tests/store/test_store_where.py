@@ -2,20 +2,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from store_records import attributes as attributes_set
 from store_records import done, folded, quiet, start
 
 from fusee_mp.core.where import OPERATORS, STATUSES, matches, parse
 from fusee_mp.errors import Rejected
-from fusee_mp.store import Store
+from fusee_mp.store import Store, select
+from fusee_mp.store import attributes as attributes_index
+from fusee_mp.store.schema import INDEXED_CHARS
 
 # SQLite cuts JSON text at NUL and reads the last digit of long fractions as it likes: neither is worth a rule.
-TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=4)
+SHORT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=4)
+# The index has only the beginning of such.
+LONG = st.builds(lambda n, c, end: c * n + end, st.integers(INDEXED_CHARS - 2, INDEXED_CHARS + 1), st.sampled_from("aé"), SHORT)
+TEXT = st.one_of(SHORT, LONG)
 INTEGERS = st.one_of(st.integers(-3, 3), st.sampled_from([1 << 53, (1 << 53) + 1, (1 << 63) - 1, -(1 << 63), 1 << 70]))
 FLOATS = st.one_of(st.integers(-12, 12).map(lambda n: n / 4), st.sampled_from([2.0**53, 2.0**63, 1e300, -0.0]))
 POOL = [
@@ -23,7 +31,7 @@ POOL = [
     "", "a", "ab", "b", "é", "1",
 ]
 SCALARS = st.one_of(st.sampled_from(POOL), st.none(), st.booleans(), INTEGERS, FLOATS, TEXT)
-NAMES = st.sampled_from(["a", "x'y"])
+NAMES = st.sampled_from(["a", "x'y", "n" * (INDEXED_CHARS + 1)])
 ATTRIBUTES = st.dictionaries(NAMES, st.one_of(SCALARS, st.just([1]), st.just({"a": 1})), max_size=2)
 INSTANTS = st.integers(0, 4)
 
@@ -52,15 +60,21 @@ def operators(values: st.SearchStrategy[Any], names: list[str]) -> st.SearchStra
     return st.one_of(values, term, st.tuples(term, term).map(lambda two: two[0] | two[1]))
 
 
-@settings(max_examples=300, deadline=None)
-@given(runs=st.lists(st.tuples(ATTRIBUTES, INSTANTS, st.integers(0, 5)), min_size=1, max_size=6), where=wheres())
+@settings(max_examples=500, deadline=None)
+@given(
+    runs=st.lists(st.tuples(ATTRIBUTES, INSTANTS, st.integers(0, 5), st.none() | ATTRIBUTES), min_size=1, max_size=7), where=wheres(),
+    bounds=st.tuples(*[st.sampled_from([0, 1, 2, 1000])] * 3), limit=st.integers(1, 3),
+)
 def test_lists_and_counts_find_exactly_what_the_predicate_matches(
-    runs: list[tuple[dict[str, Any], int, int]], where: dict[str, Any]
+    runs: list[tuple[dict[str, Any], int, int, dict[str, Any] | None]], where: dict[str, Any], bounds: tuple[int, int, int], limit: int
 ) -> None:
+    """G16. Whichever way the rows are found: by the index on attributes in order or sorted, by type and status, or one after another."""
     records = []
-    for run, (attributes, at, state) in enumerate(runs, start=1):
+    for run, (attributes, at, state, later) in enumerate(runs, start=1):
         text = json.dumps(attributes, ensure_ascii=False).encode()
         records.append(start(run, f"i{run % 3}", type=f"t{run % 2}", at=at, attributes=text if state else None))
+        if later is not None:
+            records.append(attributes_set(run, json.dumps(later, ensure_ascii=False).encode()))
         if state > 3:
             records.append(done(run, "failed" if state == 4 else "ok", at=at + 1))
         elif state > 1:
@@ -68,15 +82,34 @@ def test_lists_and_counts_find_exactly_what_the_predicate_matches(
     store = folded(*records)
     lines = store.read("list", ())
     expected = [line.run for line in lines if matches(parse(where), reserved_of(line), json.loads(line.attributes))]
-    assert [line.run for line in store.read("list", (where,))] == expected
-    assert store.read("count", (where,)) == len(expected)
+    with patched_bounds(*bounds):
+        assert [line.run for line in store.read("list", (where,))] == expected
+        assert list(paged(store, where, limit)) == expected
+        assert store.read("count", (where,)) == len(expected)
     store.close()
+
+
+@contextmanager
+def patched_bounds(counted: int, sorted_: int, branches: int) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(select, "COUNTED_MAX", counted)
+        patch.setattr(select, "SORTED_MAX", sorted_)
+        patch.setattr(select, "BRANCHES_MAX", branches)
+        patch.setattr(attributes_index, "STRETCHES_MAX", branches)
+        yield
+
+
+def paged(store: Store, where: dict[str, Any], limit: int) -> Iterator[int]:
+    after = None
+    while page := store.read("list", (where, limit, after)):
+        yield from (line.run for line in page)
+        after = page[-1].cursor
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("name", ["a", "a.b", "é", "$", "a[0]", "x'y", "?", "#"])
 def test_every_operator_means_the_same_for_every_pair_of_values(operator: str, name: str) -> None:
-    values: list[Any] = [*POOL, [1], {"a": 1}]
+    values: list[Any] = [*POOL, [1], {"a": 1}, "a" * INDEXED_CHARS, "a" * INDEXED_CHARS + "b"]
     store = folded(start(999, "none"), *(start(n, f"i{n}", attributes=json.dumps({name: v}).encode()) for n, v in enumerate(values)))
     for operand in ([True, False] if operator == "exists" else [[v] for v in POOL] if operator == "in" else POOL):
         if operator in ("gt", "gte", "lt", "lte") and (operand is None or isinstance(operand, bool)):
@@ -85,7 +118,10 @@ def test_every_operator_means_the_same_for_every_pair_of_values(operator: str, n
             continue
         where = parse({name: {operator: operand}})
         expected = {n for n, value in enumerate(values) if matches(where, {}, {name: value})} | {999 for _ in [0] if matches(where, {}, {})}
-        assert {line.run for line in store.read("list", ({name: {operator: operand}},))} == expected, operand
+        for bounds in ((0, 0, 0), (1000, 1000, 1000)):
+            with patched_bounds(*bounds):
+                assert {line.run for line in store.read("list", ({name: {operator: operand}},))} == expected, operand
+                assert store.read("count", ({name: {operator: operand}},)) == len(expected), operand
     store.close()
 
 
