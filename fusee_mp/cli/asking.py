@@ -5,7 +5,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
+import click
+
+from fusee_mp.cli.options import CODEC
 from fusee_mp.errors import FuseeError, NotFound, Unavailable
+from fusee_mp.payload.sealing import PayloadCodec
 from fusee_mp.sdk.client import Client
 from fusee_mp.sdk.run import Run
 
@@ -25,7 +29,7 @@ def ask(address: str, body: Callable[[Client], Awaitable[T]], timeout_ms: int | 
 
 
 async def _ask(address: str, body: Callable[[Client], Awaitable[T]], timeout_ms: int | None) -> T:
-    async with Client.connect(address) as client:
+    async with Client.connect(address, codec=_codec()) as client:
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000) as limit:
                 return await body(client)
@@ -36,6 +40,11 @@ async def _ask(address: str, body: Callable[[Client], Awaitable[T]], timeout_ms:
                 f"the server at {address} did not answer within {(timeout_ms or 0) / 1000:g} s. `fusee-mp shards` shows whether a worker "
                 "holds the shard that was asked; a change that was asked for may still be made", address=address,
             ) from None
+
+
+def _codec() -> PayloadCodec | None:
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(CODEC)
 
 
 def missing(id: str) -> NotFound:

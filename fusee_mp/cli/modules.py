@@ -1,5 +1,5 @@
 # What a worker runs: the workflows of a module, found without being listed anywhere.
-"""`load`: a module's workflows, its lifespan and its codec."""
+"""`load`: a module's workflows, its lifespan and its codec; `load_codec`: a codec alone."""
 from __future__ import annotations
 
 import importlib
@@ -34,12 +34,25 @@ def load(target: str) -> Program:
     lifespan = getattr(module, "lifespan", None)
     if lifespan is not None and not callable(lifespan):
         raise click.UsageError(f'"lifespan" of module "{name}" is to be an @asynccontextmanager function, found {lifespan!r:.80}.')
-    codec = getattr(module, "codec", None)
+    return Program(found, lifespan, _checked_codec(name, "codec", getattr(module, "codec", None)))
+
+
+def load_codec(target: str) -> PayloadCodec:
+    """The codec that is `codec` of a module, or `module:attribute`. Raises UsageError."""
+    name, _, attribute = target.partition(":")
+    attribute = attribute or "codec"
+    codec = _checked_codec(name, attribute, getattr(_import(name), attribute, None))
+    if codec is None:
+        raise click.UsageError(f'module "{name}" has no "{attribute}": put one there, such as {attribute} = AesGcm({{"k1": key}})')
+    return codec
+
+
+def _checked_codec(module: str, attribute: str, codec: PayloadCodec | None) -> PayloadCodec | None:
     try:
         Payloads(codec)
     except Rejected as e:
-        raise click.UsageError(f'"codec" of module "{name}": {e.message}') from None
-    return Program(found, lifespan, codec)
+        raise click.UsageError(f'"{attribute}" of module "{module}": {e.message}') from None
+    return codec
 
 
 def _import(name: str) -> ModuleType:

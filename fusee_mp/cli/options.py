@@ -19,6 +19,8 @@ from fusee_mp.names import checked_name
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:7410"
 ANSWER_TIMEOUT: Final = "30s"
+# Where a command's context has its codec.
+CODEC: Final = "fusee_mp.codec"
 
 
 class Checked(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
@@ -70,11 +72,29 @@ JSON: Final = Checked("json", read_json)
 NAME: Final = Checked("name", lambda text: checked_name("workflow or signal", text))
 WHERE: Final = Checked("json", _where)
 
+def _codec(target: str) -> Any:
+    from fusee_mp.cli.modules import load_codec
+
+    return load_codec(target)
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-address = click.option(
+address_alone = click.option(
     "--address", type=ADDRESS, envvar="FUSEE_ADDRESS", default=DEFAULT_ADDRESS, show_default=True, show_envvar=True,
     metavar="HOST:PORT|unix:PATH", help="Where the server listens.",
 )
+_codec_option = click.option(
+    "--codec", type=Checked("codec", _codec), envvar="FUSEE_CODEC", show_envvar=True, expose_value=False, metavar="MODULE[:ATTR]",
+    callback=lambda ctx, param, codec: ctx.meta.__setitem__(CODEC, codec),
+    help="What seals and opens payloads, where the workers have a codec: an object of that module, `codec` unless named.",
+)
+
+
+def address(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Where to ask, and with which codec; `ask` (asking.py) finds the codec itself."""
+    return address_alone(_codec_option(command))
+
+
 answer_timeout = click.option(
     "--timeout", "timeout_ms", type=DURATION_MS, default=ANSWER_TIMEOUT, show_default=True, metavar="DURATION",
     help="How long to wait for an answer, such as 500ms, 10s or 5m.",

@@ -33,7 +33,7 @@ def command(path: Path, module: str, last: int, as_json: bool) -> int:
     from fusee_mp.sdk.replayer import Replayer
 
     program = load(module)
-    replayer = Replayer(workflows=program.workflows)
+    replayer = Replayer(workflows=program.workflows, codec=program.codec)
     rows = []
     for journal in _journals(path, program, last):
         replay = replayer.replay(journal)

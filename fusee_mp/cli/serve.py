@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from fusee_mp.bounds import PAYLOAD_BYTES_MAX
 from fusee_mp.cli import options
 from fusee_mp.cli import parent as parent_
 from fusee_mp.cli.main import COMMANDS
@@ -34,6 +35,8 @@ hand back first; a second one ends at once. A server that was killed goes on fro
               help="How long ended workflows are kept, unless the workflow says otherwise.  [default: for ever]")
 @click.option("--keep-history/--no-keep-history", default=True, show_default=True, help="Keep the journals of ended workflows too.")
 @click.option("--archive-history", is_flag=True, help="Move the journals of workflows whose retention has ended to the archive.")
+@click.option("--payload-bytes-max", type=click.IntRange(1, PAYLOAD_BYTES_MAX), default=PAYLOAD_BYTES_MAX, show_default=True,
+              metavar="BYTES", help="Larger inputs, results, signals and so on are refused where they are given.")
 @parent_.option
 @options.log_level
 @options.as_json

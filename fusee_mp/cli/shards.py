@@ -14,7 +14,7 @@ HEAD = ("SHARD", "STATE", "WORKER", "EPOCH", "DURABLE LSN", "APPLIED LSN", "CLIE
 
 @click.command(help=COMMANDS["shards"] + " Durable: on disk in the log. Applied: in the store, which answers lists and histories.")
 @options.answer_timeout
-@options.address
+@options.address_alone
 @options.as_json
 def command(timeout_ms: int, address: str, as_json: bool) -> None:
     facts = asyncio.run(ask_server_status(address, timeout_ms))

@@ -30,7 +30,7 @@ away the worker waits for it, but at its first start there must be one.
 @click.option("--patient", "is_patient", is_flag=True, hidden=True, help="Wait for the server at the first start too.")
 @parent_.option
 @options.log_level
-@options.address
+@options.address_alone
 @options.as_json
 def command(
     module: str, processes: int, max_shards: int | None, grace_ms: int, name: str, is_patient: bool, parent: int | None, log_level: str,

@@ -9,7 +9,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from fusee_mp.bounds import DURATION_MS_MAX, NAME_BYTES_MAX, RECORD_BYTES_MAX
+from fusee_mp.bounds import DURATION_MS_MAX, FAILURE_BYTES_MAX, NAME_BYTES_MAX, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
+from fusee_mp.core.calls import CompleteCall
 from fusee_mp.core.placement import check_id
 from fusee_mp.errors import FuseeError, PayloadError, Rejected
 
@@ -21,14 +22,19 @@ _NUMBER_MAX: Final = 1 << 62
 _attributes: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def fault(call: Struct) -> FuseeError | None:
-    """Why this call cannot be carried out, whoever sent it; None when nothing is wrong with its values."""
-    size = 0
+def fault(call: Struct, bytes_max: int = PAYLOAD_BYTES_MAX) -> FuseeError | None:
+    """Why this call cannot be carried out, whoever sent it; None when nothing is wrong with its values.
+
+    bytes_max: of one payload. A failure that completes an operation has a bound of its own.
+    """
+    size, largest = 0, max(bytes_max, FAILURE_BYTES_MAX) if isinstance(call, CompleteCall) else bytes_max
     try:
         for field in call.__struct_fields__:
             value = getattr(call, field)
             if isinstance(value, (str, bytes)):
                 size += len(value)
+            if isinstance(value, bytes):
+                _check_size(field, len(value), largest)
             _check(field, value)
     except FuseeError as e:
         return e
@@ -53,6 +59,14 @@ def _check(field: str, value: Any) -> None:
             _check_attributes(value)
     elif isinstance(value, int) and not -_NUMBER_MAX < value < _NUMBER_MAX:
         raise Rejected(f"{field}: expected a number of at most 62 bits, found {value}")
+
+
+def _check_size(field: str, size: int, largest: int) -> None:
+    if size > largest:
+        raise PayloadError(
+            f"the {field} of this call is too large: expected at most {largest:,} bytes of JSON, found {size:,}."
+            " Store it elsewhere and send its address.", path=field, limit=largest, size=size,
+        )
 
 
 def _check_name(field: str, value: str) -> None:

@@ -55,6 +55,10 @@ class Payloads:
         self.apart = apart
         self.is_plain = codec is None and (apart is None or apart.above_bytes is None)
 
+    def up_to(self, bytes_max: int) -> Payloads:
+        """The same, with this bound; never over the one that holds everywhere."""
+        return Payloads(self._codec, min(bytes_max, PAYLOAD_BYTES_MAX), self.apart)
+
     def beside(self, apart: Apart) -> Payloads:
         """The same, with large payloads stored there."""
         return Payloads(self._codec, self.bytes_max, apart)

@@ -26,7 +26,8 @@ class ServeOptions:
     `revoke_ms`: how often a peer is asked, and after how much silence it counts as gone. `silence_ms`: after so long without an
     answer a shard process is killed and started again, after so long without progress of its store it is reported. `program`: what
     runs a shard process; its options follow as JSON. `retention_ms`: how long ended runs are kept, None for ever; `keep_history`: their
-    journals too; `archive_history`: then these go to the archive.
+    journals too; `archive_history`: then these go to the archive. `payload_bytes_max`: larger payloads are refused, by clients and workers
+    where they are given.
     """
 
     dir: str
@@ -43,6 +44,7 @@ class ServeOptions:
     retention_ms: int | None = None
     keep_history: bool = True
     archive_history: bool = False
+    payload_bytes_max: int = bounds.PAYLOAD_BYTES_MAX
     program: tuple[str, ...] = SHARD_PROGRAM
 
     def __post_init__(self) -> None:
@@ -57,6 +59,8 @@ class ServeOptions:
         _require(self.keep_history or not self.archive_history, "archive_history", "keep_history too", False, "there is nothing to archive")
         kept = self.retention_ms
         _require(kept is None or 0 <= kept <= bounds.DURATION_MS_MAX, "retention_ms", "0 ms or more", kept)
+        most, found = bounds.PAYLOAD_BYTES_MAX, self.payload_bytes_max
+        _require(0 < found <= most, "payload_bytes_max", f"1 to {most:,} bytes", found)
         _require(0 <= self.grace_ms <= bounds.DURATION_MS_MAX, "grace_ms", "0 ms or more", self.grace_ms)
         _require(self.revoke_ms >= 2 * self.ping_ms, "revoke_ms", f"at least twice ping_ms ({self.ping_ms})", self.revoke_ms)
         LogOptions(**self.log)

@@ -165,7 +165,7 @@ class Processes:
         told: dict[str, Any] = {
             "data": os.path.abspath(o.dir), "shard": shard, "shards": len(self.slots), "control": control, "parent": pid,
             "server": self._server, "log": o.log, "ping_ms": o.ping_ms, "revoke_ms": o.revoke_ms,
-            "checkpoint_interval_ms": o.checkpoint_interval_ms,
+            "checkpoint_interval_ms": o.checkpoint_interval_ms, "payload_bytes_max": o.payload_bytes_max,
         }
         return [*o.program, json.dumps(told)]
 

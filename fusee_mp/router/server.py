@@ -130,7 +130,8 @@ class Router:
         self._links = Links(self._processes.send)
         self._dispatch = Dispatch(shards, self._processes.adopt, self._farewells)
         self._greetings = Greetings(self._loop, self._greeted, self._farewells)
-        welcome = m.Welcome(self._server, shards, o.ping_ms, o.revoke_ms, 0, o.retention_ms, o.keep_history, o.archive_history)
+        welcome = m.Welcome(
+            self._server, shards, o.ping_ms, o.revoke_ms, 0, o.retention_ms, o.keep_history, o.archive_history, o.payload_bytes_max)
         self._sessions = Sessions(self._loop, welcome, self, self._farewells)
         self._listener = Listener(self._loop, sockets, self._greetings.add)
         closing.push_async_callback(self._end)

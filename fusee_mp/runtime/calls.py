@@ -79,7 +79,7 @@ class Calls:
         self._shard.metrics.calls += 1
         if self._closed is not None:
             reply(None, self._closed)
-        elif (wrong := fault(call)) is not None:
+        elif (wrong := fault(call, self._shard.payloads.bytes_max)) is not None:
             reply(None, wrong)
         elif isinstance(call, QueryCall):
             self._waiting[reply] = call.id

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from fusee_mp.core.call_checks import fault
 from fusee_mp.core.calls import (
     Call,
     LimitCall,
@@ -91,6 +92,7 @@ class Client(Methods):
         connection = await connect(self._address, lambda: ShardConnection(preface))
         welcome = await connection.greet(m.ClientHello(self._client_name), m.ClientWelcome)
         self._shards = welcome.shards
+        self.payloads = self.payloads.up_to(welcome.payload_bytes_max)
         return connection
 
     async def _connection(self, shard: int) -> ShardConnection:
@@ -133,6 +135,8 @@ class Client(Methods):
     async def _call(self, shard: int, call: Call) -> Any:
         method = call.__struct_config__.tag
         assert isinstance(method, str)
+        if (wrong := fault(call, self.payloads.bytes_max)) is not None:
+            raise wrong
         value = await self._ask(shard, method, msgspec.msgpack.encode(self.payloads.sealed(call)))
         decoder = _ANSWERS.get(type(call))
         return None if decoder is None else self.payloads.answer(decoder.decode(value))

@@ -33,8 +33,8 @@ def _common(row: Status | Found, shard: int) -> dict[str, Any]:
     }
 
 
-def status_of(row: Status, shard: int) -> RunStatus:
-    return RunStatus(**_common(row, shard), cursor=f"{shard}:{row.cursor}")
+def status_of(row: Status, shard: int, payloads: Payloads = PLAIN) -> RunStatus:
+    return RunStatus(**_common(payloads.shown(row), shard), cursor=f"{shard}:{row.cursor}")
 
 
 def detail_of(row: Description, shard: int, payloads: Payloads = PLAIN) -> RunDetail:

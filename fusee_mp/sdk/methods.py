@@ -177,7 +177,7 @@ class Methods(TimedMethods):
         """The newest run of an ID; None when there is none."""
         shard = shard_of(check_id(id), self.shards)
         row = await self._read(shard, "status", (id,))
-        return None if row is None else status_of(row, shard)
+        return None if row is None else status_of(row, shard, self._payloads_of(shard))
 
     async def describe(self, id: str) -> RunDetail | None:
         """The newest run of an ID with its journal; None when there is none."""
@@ -204,7 +204,7 @@ class Methods(TimedMethods):
                 rows = await self._read(shard, "list", (terms, min(limit - len(found), 1000), page_after))
                 if not rows:
                     break
-                found += [status_of(row, shard) for row in rows]
+                found += [status_of(row, shard, self._payloads_of(shard)) for row in rows]
                 page_after = rows[-1].cursor
         return found
 

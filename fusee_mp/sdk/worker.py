@@ -174,6 +174,7 @@ class Worker:
         session = self._session if self._session is not None and self._session.is_open else await self._reach()
         hello = m.Hello(self.name, self._instance, list(self._registry), self._max_shards, 0, fusee_mp.__version__)
         self._welcome = await session.greet(hello, m.Welcome)
+        self._payloads = self._payloads.up_to(self._welcome.payload_bytes_max)
 
     async def _first_shard(self) -> None:
         try:

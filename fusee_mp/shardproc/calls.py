@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fusee_mp.bounds import ANSWER_BYTES_MAX, CALLS_WAITING_BYTES_MAX, CALLS_WAITING_MAX, READS_WAITING_MAX
+from fusee_mp.bounds import (
+    ANSWER_BYTES_MAX,
+    CALLS_WAITING_BYTES_MAX,
+    CALLS_WAITING_MAX,
+    FAILURE_BYTES_MAX,
+    FRAME_BYTES_MAX,
+    READS_WAITING_MAX,
+)
 from fusee_mp.core.calls import LimitCall, Outcome, decode_call
-from fusee_mp.errors import Busy, FuseeError, Rejected, StorageFull, Unavailable
+from fusee_mp.errors import Busy, FuseeError, PayloadError, Rejected, StorageFull, Unavailable
 from fusee_mp.store.reads import READS
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, encode_frame
@@ -34,6 +41,9 @@ assert CLIENT_READS <= set(READS)
 TRIES_MAX: Final = 5
 _WAITS: Final = frozenset(("result", "started"))
 _STARTS: Final = frozenset(("start", "start_with_update"))
+# Payloads and attributes in one call, where it is not one. Beside them: IDs, names, what sealing adds.
+_PAYLOADS: Final = {"start": 2, "start_with_update": 2}
+CALL_ENVELOPE_BYTES: Final = 64 << 10
 # Answers go to who asked: a client's connection, or the link to another shard process.
 Answer = Callable[[bytes], None]
 
@@ -101,11 +111,22 @@ class ClientCalls:
             return StorageFull(f"shard {shard} starts nothing new: {why}")
         if call.method in CLIENT_READS and self._reads >= READS_WAITING_MAX:
             return Busy(f"shard {shard} has {self._reads} questions waiting for its store: try again later")
+        if (size := len(call.args)) > (most := self._bytes_max(call.method)):
+            return PayloadError(
+                f'the call "{call.method}" has {size:,} bytes, over {most:,}, which is more than this server takes as payloads'
+                f" ({self._process.options.payload_bytes_max:,} bytes each). Keep large values elsewhere and send their address", size=size)
         if len(self._pending) >= CALLS_WAITING_MAX or self._bytes + len(call.args) > CALLS_WAITING_BYTES_MAX:
             return Busy(
                 f"shard {shard} has {len(self._pending)} calls of {self._bytes} bytes waiting. Nothing of this one was recorded: try later"
             )
         return None
+
+    def _bytes_max(self, method: str) -> int:
+        """What a call may have at most. The worker, which opens payloads, looks at each; what cannot fit is not even given to it."""
+        if method in CLIENT_READS:
+            return FRAME_BYTES_MAX
+        payload = self._process.options.payload_bytes_max
+        return CALL_ENVELOPE_BYTES + (max(payload, FAILURE_BYTES_MAX) if method == "complete" else payload * _PAYLOADS.get(method, 1))
 
     def _keep(self, pending: Pending) -> int:
         id = next(self._ids)
@@ -251,7 +272,8 @@ class ClientConnection(Stream):
         if frame.kind == Kind.CLIENT_HELLO:
             m.decode(frame)
             self._is_greeted = True
-            self.send(m.ClientWelcome(self._process.server, self._process.shards), frame.request)
+            welcome = m.ClientWelcome(self._process.server, self._process.shards, self._process.options.payload_bytes_max)
+            self.send(welcome, frame.request)
         elif not self._is_greeted:
             raise Rejected(f"a client begins with CLIENT_HELLO, this one with a frame of kind {frame.kind}")
         elif frame.kind == Kind.CALL:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from fusee_mp.bounds import APPENDED_BYTES_MAX, CALLS_WAITING_MAX
+from fusee_mp.bounds import APPENDED_BYTES_MAX, CALLS_WAITING_MAX, PAYLOAD_BYTES_MAX
 from fusee_mp.errors import Busy, FuseeError, Rejected, Unavailable
 from fusee_mp.log import LogOptions
 from fusee_mp.ring.fdpass import Channel
@@ -55,6 +55,7 @@ class ShardOptions(Struct, forbid_unknown_fields=True):
     revoke_ms: int = 5_000
     checkpoint_interval_ms: int = 30_000
     checkpoint_on_close: bool = True
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX
 
 
 class ShardProcess:

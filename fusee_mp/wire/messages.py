@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from fusee_mp.bounds import NAME_BYTES_MAX, PART_BYTES, SHARDS_MAX
+from fusee_mp.bounds import NAME_BYTES_MAX, PART_BYTES, PAYLOAD_BYTES_MAX, SHARDS_MAX
 from fusee_mp.errors import FuseeError, ProtocolError
 from fusee_mp.wire.frames import Frame, encode_frame
 from fusee_mp.wire.kinds import Kind
@@ -79,6 +79,7 @@ class Welcome(Message, frozen=True):
     """The router takes the worker. `features` are those of the HELLO that are granted.
 
     What is kept of ended runs: `retention_ms` (None: for ever), `history` (their journals), `archive` (then these go to the archive).
+    `payload_bytes_max`: what the server takes as one payload.
     """
 
     KIND = Kind.WELCOME
@@ -90,6 +91,7 @@ class Welcome(Message, frozen=True):
     retention_ms: Number | None = None
     history: bool = True
     archive: bool = False
+    payload_bytes_max: Number = PAYLOAD_BYTES_MAX
 
 
 class Assign(Message, frozen=True):
@@ -246,11 +248,12 @@ class ClientHello(Message, frozen=True):
 
 
 class ClientWelcome(Message, frozen=True):
-    """The shard takes the client's calls."""
+    """The shard takes the client's calls, with payloads of at most so many bytes."""
 
     KIND = Kind.CLIENT_WELCOME
     server: Name
     shards: Number
+    payload_bytes_max: Number = PAYLOAD_BYTES_MAX
 
 
 class Call(Message, frozen=True):

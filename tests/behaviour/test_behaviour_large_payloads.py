@@ -7,18 +7,35 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from behaviour_homes import until
 
-from fusee_mp import AesGcm, Config, Ctx, Engine, PayloadError, StorageError, WorkflowFailed, current_step, export, query, update, workflow
+from fusee_mp import (
+    AesGcm,
+    Client,
+    Config,
+    Ctx,
+    Engine,
+    PayloadError,
+    StorageError,
+    Worker,
+    WorkflowFailed,
+    current_step,
+    export,
+    query,
+    update,
+    workflow,
+)
 from fusee_mp import signal as signal_of
 from fusee_mp.payload.apart import PAYLOADS, Apart
 from fusee_mp.payload.sealing import Payloads
 from fusee_mp.sdk.replayer import Replayer
+from tests.server.tree import Tree
 
 GO = signal_of("go", str)
 GROW = update("grow", int, returns=str)
@@ -233,11 +250,28 @@ SAYS = {
 }
 
 
-def test_what_is_too_large_is_refused_at_its_sender_by_its_name(tmp_path: Path) -> None:
-    """G14"""
+@asynccontextmanager
+async def embedded(directory: Path) -> AsyncIterator[Any]:
+    async with Engine.open(Config(dir=directory / "data", payload_bytes_max=1_000), workflows=[sends, child]) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def served(directory: Path) -> AsyncIterator[Any]:
+    tree = Tree(directory / "served", payload_bytes_max=1_000)
+    await asyncio.to_thread(tree.start)
+    try:
+        async with Worker.connect(tree.address, workflows=[sends, child]), Client.connect(tree.address) as client:
+            yield client
+    finally:
+        await asyncio.to_thread(tree.close)
+
+
+@pytest.mark.parametrize("home", [embedded, served])
+def test_what_is_too_large_is_refused_at_its_sender_by_its_name(home: Any, tmp_path: Path) -> None:
+    """G14. Also where the server has a bound of its own."""
     async def main() -> None:
-        config = Config(dir=tmp_path / "data", payload_bytes_max=1_000)
-        async with Engine.open(config, workflows=[sends, child]) as engine:
+        async with home(tmp_path) as engine:
             for what, said in SAYS.items():
                 with pytest.raises(WorkflowFailed) as failed:
                     await engine.execute(sends, what, what)

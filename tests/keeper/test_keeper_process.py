@@ -22,8 +22,8 @@ from fusee_mp.errors import Rejected, StorageError, Unavailable
 from fusee_mp.keeper.owner import Keeper
 from fusee_mp.log import Log, Position
 from fusee_mp.store import Store
-from fusee_mp.store.schema import INDEXED_CHARS
 from fusee_mp.store.results import Found
+from fusee_mp.store.schema import INDEXED_CHARS
 
 
 @in_loop

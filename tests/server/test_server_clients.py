@@ -266,6 +266,30 @@ async def test_payloads_of_the_largest_size_go_in_and_come_back(tree: Tree) -> N
 
 
 @asynchronous
+async def test_a_client_that_does_not_keep_to_the_servers_bound_is_refused_by_the_server(tmp_path: Path) -> None:
+    """G14. What cannot fit does not reach a worker; what a worker opens and finds too large, it refuses. Nothing of either is recorded."""
+    bounded = Tree(tmp_path / "data", payload_bytes_max=1_000)
+    await asyncio.to_thread(bounded.start)
+    try:
+        async with joined(bounded), Client.connect(bounded.address) as client:
+            assert await asyncio.to_thread(sizes_refused, bounded.address) == ["payload", "payload", "payload"]
+            assert await client.count() == 0
+            assert await client.execute("echo", id_on(0, SHARDS), "x" * 998) == "x" * 998
+    finally:
+        await asyncio.to_thread(bounded.close)
+
+
+def sizes_refused(address: str) -> list[str]:
+    with RawClient(address, 0) as raw:
+        assert raw.welcome.payload_bytes_max == 1_000
+        id = id_on(0, SHARDS)
+        calls = [StartCall(id, "echo", b"1" * size, f"q-{size}") for size in (1_001, 100_000)]
+        for request, call in enumerate([*calls, StartCall(id, "echo", b"1", "q", attributes=b'{"a":"%b"}' % (b"x" * 1_000))], 1):
+            raw.call(call, request, 0)
+        return [raw.expect(m.Error)[1].code for _ in range(3)]
+
+
+@asynchronous
 async def test_a_journal_longer_than_a_frame_is_described_and_loaded_again(tree: Tree) -> None:
     """Twelve MiB of signals: the answer to `describe` comes in parts, and the next worker's `fetch` too."""
     async with Client.connect(tree.address) as client:
