@@ -29,6 +29,10 @@ READS_WAITING_MAX = 1_000
 APPENDED_BYTES_MAX = 32 * MIB
 # How long a request's ID is known after its run was deleted, or after its end where journals are not kept: clients repeat within minutes.
 REQUESTS_KEEP_MS = 3_600_000
+# Updates whose IDs a run that continues as new hands on, in number and in the bytes of their IDs: the newest. Each link of a chain records
+# them anew, and clients repeat within minutes.
+UPDATE_IDS_HANDED_ON_MAX = 1_000
+UPDATE_IDS_HANDED_ON_BYTES = 64 * KIB
 # One file of the archive; a journal is never cut.
 ARCHIVE_FILE_BYTES = 64 * MIB
 # Records that a crash must leave all or none of: they go in one append, which one frame carries and one batch holds.

@@ -56,6 +56,7 @@ class Start(_Record, tag=2):
     """A run began. `behaviour` names the asyncio behaviour of the interpreter that ran it first; `seed` feeds ctx.random().
 
     `update` was accepted with the start, before its validator could be asked, and is the first outcome. `zone` is that of the schedule.
+    `answered` are the IDs of updates that the runs before it in a chain have carried out, the oldest first, each with its run.
     """
 
     run: int
@@ -77,6 +78,7 @@ class Start(_Record, tag=2):
     update: Update | None = None
     zone: str = ""
     carried: int = 0
+    answered: list[tuple[str, int]] = []
 
 
 class StepDone(_Record, tag=3):

@@ -2,8 +2,8 @@
 #
 # Rule 1: the end and the new start, with everything handed on, are recorded together: a crash leaves all of it or nothing.
 # Rule 2: nothing is lost between the two. Signals that the code did not take, a cancel that it has not seen, updates that were not
-#         accepted and questions go to the new run, in their order; so do children, attributes, the deadline, the parent, and whoever
-#         waits for the result.
+#         accepted and questions go to the new run, in their order; so do children, attributes, the deadline, the parent, the IDs of
+#         updates that were carried out, and whoever waits for the result.
 # Rule 3: the new run has its first turn when its start is durable, so a chain goes no faster than the disk.
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
-from fusee_mp.bounds import TOGETHER_BYTES_MAX
+from fusee_mp.bounds import TOGETHER_BYTES_MAX, UPDATE_IDS_HANDED_ON_BYTES, UPDATE_IDS_HANDED_ON_MAX
 from fusee_mp.core import records as r
 from fusee_mp.errors import Rejected
 from fusee_mp.payload.failure import encode_failure
@@ -85,7 +85,22 @@ def _start(run: Run, wish: ContinueAsNew) -> r.Start:
     return r.Start(
         0, run.tick(), run.id, wish.type, wish.input, deadline=old.deadline, attributes=_merged(old.attributes, run.attributes),
         parent=old.parent, close=old.close, origin=run.number, scheduled_at=old.scheduled_at, zone=old.zone,
+        answered=_answered(run),
     )
+
+
+def _answered(run: Run) -> list[tuple[str, int]]:
+    """The newest updates of the chain that callers may repeat, as many as are handed on."""
+    found = list(run.journal.start.answered)
+    if run.handlers is not None:
+        found += [(id, run.number) for id in run.handlers.named]
+    kept, size = 0, 0
+    for id, _ in reversed(found[-UPDATE_IDS_HANDED_ON_MAX:]):
+        size += len(id.encode())
+        if size > UPDATE_IDS_HANDED_ON_BYTES:
+            break
+        kept += 1
+    return found[len(found) - kept:]
 
 
 def _merged(first: bytes | None, later: Iterable[bytes]) -> bytes | None:
@@ -99,7 +114,7 @@ def _merged(first: bytes | None, later: Iterable[bytes]) -> bytes | None:
 
 
 def _size(start: r.Start, signals: list[tuple[str, bytes]], kin: list[tuple[Kin, r.ChildDone | None]]) -> int:
-    size = _ROOM + len(start.input) + len(start.attributes or b"")
+    size = _ROOM + len(start.input) + len(start.attributes or b"") + sum(16 + 4 * len(id) for id, _ in start.answered)
     size += sum(64 + 4 * len(name) + len(payload) for name, payload in signals)
     return size + sum(256 + 4 * len(child.id) + 4 * len(child.type) + (len(result.payload) if result else 0) for child, result in kin)
 

@@ -1,19 +1,20 @@
 # Queries and updates, as they are asked of a shard.
 #
 # Rule 1: an update's ID counts within its run, for as long as the run is kept: whoever comes with it again gets the outcome of the
-#         first, while its handler runs, after a crash, and after the run's end.
+#         first, while its handler runs, after a crash, and after the run's end. Runs that continue as new hand the IDs on.
 # Rule 2: an update that the run accepted is answered: with what its handler came to, or with how the run ended before that.
 # Rule 3: a query is asked of the code. Where that has left memory it is loaded, or replayed apart when the run has ended.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fusee_mp.core import records as r
 from fusee_mp.core.calls import Outcome, QueryCall, StartWithUpdateCall, UpdateCall
 from fusee_mp.errors import FuseeError, Rejected
 from fusee_mp.runtime.entries import Entry, lsn_of, missing, too_late
-from fusee_mp.runtime.handlers import Handlers, Updating, outcomes_of
+from fusee_mp.runtime.handlers import Handlers, Updating, answered_before, outcomes_of
 from fusee_mp.runtime.home import Found
 from fusee_mp.runtime.run import Run
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from fusee_mp.runtime.calls import Calls, Reply
     from fusee_mp.runtime.shard_runtime import ShardRuntime
     from fusee_mp.store.results import Journal
-
-# The ID lives on in another run, which decides about updates that this one had not accepted.
 
 
 class HandlerCalls:
@@ -79,6 +78,8 @@ class HandlerCalls:
         handlers = run.with_handlers()
         if call.update in handlers.outcomes:
             self.attach(call, run)
+        elif (number := answered_before(run.journal.start, call.update)) is not None:
+            self._earlier(call, number, run.gate)
         elif run.quarantined is not None:
             self._calls.refuse(call, run.gate, _quarantined(run, run.quarantined))
         else:
@@ -122,10 +123,18 @@ class HandlerCalls:
             otherwise() if call.update == call.request and not call.repeat else self._read(call, entry.run, otherwise)
         elif entry.handlers is not None and call.update in entry.handlers.outcomes:
             self.attach(call, entry)
+        elif (number := answered_before(entry.journal.start, call.update)) is not None:
+            self._earlier(call, number, entry.gate)
         else:
             otherwise()
 
-    def _read(self, call: Updating, number: int, otherwise: Callable[[], object]) -> None:
+    def _earlier(self, call: Updating, number: int, lsn: int) -> None:
+        """A run that went on in this one has carried it out: never again, also where its journal is gone."""
+        said = (f'update "{call.update}" of workflow "{call.id}" was carried out by run {number}, which continued as new and whose journal'
+                " is not kept: what it came to is not known any more")
+        self._read(call, number, lambda: self._calls.refuse(call, 0, Rejected(said, id=call.id, update=call.update)), lsn)
+
+    def _read(self, call: Updating, number: int, otherwise: Callable[[], object], lsn: int = 0) -> None:
         def read(journal: Journal | None, error: FuseeError | None) -> None:
             shown = self._shard.payloads.shown
             records = [] if journal is None else [shown(r.decode(data)) for data in r.unframe(journal.data)]
@@ -134,10 +143,12 @@ class HandlerCalls:
                 self._calls.refuse(call, 0, error)
             elif call.update in outcomes:
                 self._calls.done(call, 0, outcomes[call.update] or _end_of(records))
+            elif records and (earlier := answered_before(_start_of(records), call.update)) is not None:
+                self._earlier(call, earlier, lsn)
             else:
                 otherwise()
 
-        self._shard.ask_keeper("fetch", (number,), read)
+        self._shard.ask_keeper("fetch", (number,), read, lsn)
 
     # Queries.
 
@@ -201,8 +212,8 @@ class HandlerCalls:
                 self._shard.hold(run.gate, self.start_with_update, call)
             elif run.hands_on:
                 self._shard.hold(run.gate, self.update, call)
-            else:
-                self._calls.refuse(call, run.gate, too_late(run))
+            else:  # not accepted, or the same that was
+                self._find(call, run, partial(self._calls.refuse, call, run.gate, too_late(run)))
 
     def set_aside(self, run: Run, error: FuseeError) -> None:
         """The run is quarantined. Updates that it accepted wait on for code that fits."""
@@ -224,6 +235,12 @@ class HandlerCalls:
     def close(self) -> None:
         """The shard is leaving; those who wait are told by `Calls`."""
         self._waiting.clear()
+
+
+def _start_of(records: list[r.Record]) -> r.Start:
+    start = records[0]
+    assert isinstance(start, r.Start)
+    return start
 
 
 def _end_of(records: list[r.Record]) -> Outcome:

@@ -51,7 +51,7 @@ class Handler(NamedTuple):
 class Handlers:
     """Of one run; made when its code registers the first or somebody asks for one."""
 
-    __slots__ = ("_run", "queries", "updates", "waiting", "asking", "outcomes", "running", "left", "is_disturbed", "_fed")
+    __slots__ = ("_run", "queries", "updates", "waiting", "asking", "outcomes", "named", "running", "left", "is_disturbed", "_fed")
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -60,6 +60,7 @@ class Handlers:
         self.waiting: deque[Updating] = deque()  # neither accepted nor refused yet
         self.asking: deque[tuple[QueryCall, Any]] = deque()  # with who is told the answer
         self.outcomes: dict[str, Outcome | None] = {}  # of accepted updates by their ID; None while their handlers run
+        self.named: list[str] = []  # of those that have an outcome, the IDs that callers chose
         self.running = 0
         self.left = SLICE
         self.is_disturbed = False  # by one that should only have looked: its state is to be made anew from the journal
@@ -162,6 +163,8 @@ class Handlers:
             record = r.UpdateDone(run.number, run.tick(), op, update.name, update.id, status, payload)
             run.record(record)
             self.outcomes[update.id] = _outcome(record)
+        if update.id != update.request:
+            self.named.append(update.id)
         outcome = self.outcomes.get(update.id)
         if outcome is not None:
             run.shard.calls.handlers.handled(run, update.id, outcome)
@@ -229,6 +232,11 @@ def outcomes_of(records: Iterable[r.Record]) -> dict[str, Outcome | None]:
         elif isinstance(record, r.Start) and record.update is not None:
             found.setdefault(record.update.id, None)
     return found
+
+
+def answered_before(start: r.Start, id: str) -> int | None:
+    """The number of the earlier run of the chain that carried this update out."""
+    return next((run for update, run in start.answered if update == id), None)
 
 
 def _outcome(record: r.UpdateDone) -> Outcome:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import NODEFAULT, Struct, structs
 
 from fusee_mp.core import records as r
 from fusee_mp.errors import StorageError
@@ -183,7 +183,7 @@ def _array(kind: type[Struct], given: dict[str, Any]) -> list[Any]:
         elif field.required:
             raise ValueError(f'field "{field.name}" is missing')
         else:
-            values.append(field.default)
+            values.append(field.default if field.default is not NODEFAULT else field.default_factory())
     if given:
         raise ValueError(f"field {next(iter(given))!r:.40} is unknown to this version")
     return values

@@ -9,6 +9,7 @@ from behaviour_homes import until
 from behaviour_life import ADD, CALLS, GO, LIFE, STOP
 
 from fusee_mp import Cancelled, FuseeError, Rejected, Terminated, TimedOut, WorkflowFailed
+from fusee_mp.runtime import continuing
 
 W = LIFE
 
@@ -82,6 +83,67 @@ def test_updates_that_a_run_did_not_accept_go_to_the_next(near: Any) -> None:
         assert sorted(sums) == list(range(1, 11)) and await run.result() == 10
 
     near(scenario)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_update_sent_again_after_the_run_continued_as_new_is_not_carried_out_twice(scene: Any, restarts: bool) -> None:
+    """D3, D7, G04: its ID counts over the whole chain, also after its end, and not in a later chain of the same ID."""
+    async def scenario(home: Any) -> None:
+        run = await home.engine.start(W["adds_in_a_chain"], "c", 0)
+        assert [await run.update(ADD, 2, update_id=f"u-{n}") for n in range(3)] == [2, 4, 6]
+        if restarts:
+            await home.restart()
+            run = home.engine.handle("c", W["adds_in_a_chain"])
+        assert [await run.update(ADD, 2, update_id=f"u-{n}") for n in (2, 0, 1)] == [6, 2, 4]
+        assert await asyncio.gather(*(run.update(ADD, 4, update_id=id) for id in ("u-1", "u-9", "u-0", "u-9"))) == [4, 10, 2, 10]
+        assert await run.result() == 10 and len(await runs_of(home, "c")) == 4
+        assert [await run.update(ADD, 2, update_id=f"u-{n}") for n in (0, 9)] == [2, 10]
+        with pytest.raises(Rejected, match="has ended"):
+            await run.update(ADD, 2, update_id="u-10")
+        again = await home.engine.start(W["adds_in_a_chain"], "c", 0)
+        assert await again.update(ADD, 3, update_id="u-0") == 3
+
+    scene(scenario, restarts=restarts)
+
+
+def test_an_update_of_an_earlier_run_whose_journal_is_not_kept_is_refused_when_it_is_repeated(scene: Any) -> None:
+    async def scenario(home: Any) -> None:
+        run = await home.engine.start(W["adds_in_a_chain"], "c", 0)
+        assert await run.update(ADD, 2, update_id="u-0") == 2
+        with pytest.raises(Rejected, match="what it came to is not known any more"):
+            await run.update(ADD, 2, update_id="u-0")
+        assert await run.update(ADD, 2, update_id="u-1") == 4
+
+    scene(scenario, keep_history=False)
+
+
+def test_a_chain_hands_on_the_newest_ids_of_updates_and_no_more_than_are_to_be_remembered(
+    near: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(continuing, "UPDATE_IDS_HANDED_ON_MAX", 3)
+    monkeypatch.setattr(continuing, "UPDATE_IDS_HANDED_ON_BYTES", 100)
+
+    async def scenario(home: Any) -> None:
+        run = await home.engine.start(W["adds_in_a_chain"], "c", 0)
+        for n in range(5):
+            await run.update(ADD, 1, update_id=f"u-{n}")
+        assert await handed_on(run) == ["u-2", "u-3", "u-4"]
+        await run.update(ADD, 1)  # an ID that the client made is not repeated by another call
+        assert await handed_on(run) == ["u-2", "u-3", "u-4"]
+        await run.update(ADD, 1, update_id="v" * 97)
+        assert await handed_on(run) == ["u-4", "v" * 97]
+        await run.update(ADD, 1, update_id="w")
+        assert await handed_on(run) == ["v" * 97, "w"]
+
+    near(scenario)
+
+
+async def handed_on(run: Any) -> list[str]:
+    async def started() -> Any:
+        journal = (await run.describe()).journal
+        return journal if all(record.kind != "update" for record in journal) else None
+
+    return [id for id, _ in (await until(started))[0].fields["answered"]]
 
 
 @pytest.mark.parametrize(("end", "restarts"), [("ok", False), ("ok", True), ("terminate", False), ("cancel", False)])

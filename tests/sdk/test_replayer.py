@@ -464,6 +464,8 @@ def values(type_: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(get_args(type_))
     if get_origin(type_) is list:
         return st.lists(values(*get_args(type_)), max_size=3)
+    if get_origin(type_) is tuple:
+        return st.tuples(*map(values, get_args(type_)))
     return structures(type_) if isinstance(type_, type) else st.one_of(*map(values, get_args(type_)))
 
 
