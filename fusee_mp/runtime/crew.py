@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import sys
 import threading
 from contextvars import Context, copy_context
@@ -17,10 +18,13 @@ from fusee_mp.runtime.processes import Processes
 from fusee_mp.runtime.threads import Threads
 
 if TYPE_CHECKING:
+    from fusee_mp.runtime.run import Run
     from fusee_mp.runtime.shard_runtime import ShardRuntime
 
+LOG: Final = logging.getLogger("fusee_mp.workflow")
 TURN_S_MAX: Final = 2.0
 LOOK_S: Final = 0.5
+LOOKS_MIN: Final = 4  # at a turn that takes as long as it may
 STRIKE_S: Final = 0.001
 STRIKES: Final = 400
 
@@ -50,15 +54,18 @@ class Crew:
 class TurnWatch:
     """Interrupts a turn that has run for longer than it may, by raising Interrupted in the code at its next call or loop.
 
-    It is a thread because the loop's thread is the one that is stuck. It looks twice a second and touches nothing otherwise. It
-    strikes only while the innermost frame is the user's code, so that no function of ours is left half done; from its waking on it
-    holds the interpreter for long enough (5 ms) that the stuck thread does not move between the look and the strike.
+    It is a thread because the loop's thread is the one that is stuck. It looks twice a second, oftener where a turn may take less than
+    2 s, and touches nothing otherwise. What blocks in C (`time.sleep`, a read of a socket) cannot be interrupted before it returns, and
+    keeps the loop until then: so the watch says at once which run it is, and where. It strikes only while the innermost frame is the
+    user's code, so that no function of ours is left half done; from its waking on it holds the interpreter for long enough (5 ms) that
+    the stuck thread does not move between the look and the strike.
     """
 
     def __init__(self, crew: Crew, thread: int, turn_s_max: float) -> None:
         self._crew = crew
         self._thread = thread
-        self._looks_max = max(1, round(turn_s_max / LOOK_S))
+        self._look_s = min(LOOK_S, turn_s_max / LOOKS_MIN)
+        self._looks_max = max(1, round(turn_s_max / self._look_s))
         self._message = f"its code ran for more than {turn_s_max:g} s without waiting for anything"
         self._stop = threading.Event()
         self._seen: WeakKeyDictionary[ShardRuntime, tuple[int, int]] = WeakKeyDictionary()
@@ -68,7 +75,7 @@ class TurnWatch:
         self._stop.set()
 
     def _watch(self) -> None:
-        while not self._stop.wait(LOOK_S):
+        while not self._stop.wait(self._look_s):
             stuck = [shard for shard in self._crew.shards if self._is_stuck(shard)]
             for _ in range(STRIKES):
                 if not stuck or self._strike(stuck[0]) or self._stop.wait(STRIKE_S):
@@ -85,11 +92,21 @@ class TurnWatch:
 
     def _strike(self, shard: ShardRuntime) -> bool:
         """True when the turn is over, or was interrupted."""
-        if shard.turn is None or shard.turns != self._seen[shard][0]:
+        run = shard.turn
+        if run is None or shard.turns != self._seen[shard][0]:
             return True
         frame = sys._current_frames().get(self._thread)
         if frame is None or is_ours(frame):
             return False
-        shard.blocked = f"{self._message} ({code_line(frame)})"
+        line = code_line(frame)
+        shard.blocked = f"{self._message} ({line})"
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Interrupted))
+        self._say(run, line)  # last: whoever is stuck may be so in the log
         return True
+
+    def _say(self, run: Run, line: str) -> None:
+        LOG.warning(
+            'workflow "%s", ID "%s", run %s: %s, and is at %s. No other run, timer or lease of this process goes on meanwhile. The run is'
+            " set aside as soon as that returns. Let a step do what takes long, and wait with ctx.sleep or asyncio.sleep",
+            run.journal.start.type, run.id, run.number, self._message, line,
+        )

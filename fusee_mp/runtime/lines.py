@@ -1,6 +1,7 @@
 """File and line of workflow code, for messages."""
 from __future__ import annotations
 
+import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,26 @@ def is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).startswith(_OURS)
 
 
+def is_library(frame: FrameType) -> bool:
+    """The frame is of Python's library or of an installed one: what a user's own code called."""
+    name = frame.f_code.co_filename
+    return "site-packages" in name or name.startswith((sys.base_prefix + "/lib", "<"))
+
+
 def code_line(frame: FrameType | None) -> str:
-    """"file:line" of the innermost frame of workflow code in a stack, or "". Below `RunLoop.drain` the program's own code begins."""
+    """"file:line" of the innermost frame of workflow code in a stack, of a library's where there is no other, or "".
+
+    Below `RunLoop.drain` the program's own code begins.
+    """
+    found = ""
     while frame is not None and not (frame.f_code.co_name == "drain" and is_ours(frame)):
         if not is_ours(frame):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            if not is_library(frame):
+                return line
+            found = found or line
         frame = frame.f_back
-    return ""
+    return found
 
 
 def waiting_line(task: RunTask | None) -> str:

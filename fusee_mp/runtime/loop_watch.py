@@ -12,7 +12,7 @@ import threading
 from types import FrameType
 from typing import Final
 
-from fusee_mp.runtime.lines import is_ours
+from fusee_mp.runtime.lines import is_library, is_ours
 
 LOG: Final = logging.getLogger("fusee_mp.step")
 LOOK_S: Final = 0.5
@@ -64,9 +64,8 @@ def blocking_line(frame: FrameType | None) -> str:
     """"file:line in function" of the user's innermost frame; "" where that is workflow code, which has a watch of its own, or none."""
     found = ""
     while frame is not None and not is_ours(frame):
-        name = frame.f_code.co_filename
-        if not found and "site-packages" not in name and not name.startswith((sys.base_prefix + "/lib", "<")):
-            found = f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
+        if not found and not is_library(frame):
+            found = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
         frame = frame.f_back
     return "" if _runs_workflow(frame) else found
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from fusee_mp import bounds
 from fusee_mp.duration import Duration, to_ms, to_ms_or_none
@@ -11,6 +11,8 @@ from fusee_mp.errors import Rejected
 from fusee_mp.payload.sealing import PayloadCodec, Payloads
 
 Flush: TypeAlias = Literal["auto", "inline", "helper"]
+# Collections of a large heap and loads of a busy machine take some tenths of a second.
+TURN_MS_MIN: Final = 100
 OnExhausted: TypeAlias = Literal["fail", "pause"]
 
 
@@ -33,6 +35,7 @@ class Config:
     codec: seals every payload (`AesGcm`). None writes them in clear.
     payload_offload_bytes: payloads above this are stored in files apart from the log, and go with their run. None keeps all in it.
     payload_bytes_max: larger payloads are refused at the sender, before they are sealed.
+    turn_timeout: workflow code that runs for so long without waiting is named in the log, interrupted and quarantined.
     """
 
     dir: str | PathLike[str]
@@ -50,10 +53,12 @@ class Config:
     codec: PayloadCodec | None = None
     payload_offload_bytes: int | None = None
     payload_bytes_max: int = bounds.PAYLOAD_BYTES_MAX
+    turn_timeout: Duration = "2s"
     payloads: Payloads = field(init=False, repr=False, compare=False)
     park_after_ms: int | None = field(init=False, repr=False, compare=False)
     retention_ms: int | None = field(init=False, repr=False, compare=False)
     checkpoint_interval_ms: int = field(init=False, repr=False, compare=False)
+    turn_timeout_ms: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _within("shards", self.shards, 1, bounds.SHARDS_MAX, optional=True)
@@ -72,6 +77,16 @@ class Config:
         object.__setattr__(self, "park_after_ms", to_ms_or_none(self.park_after, "Config park_after"))
         object.__setattr__(self, "retention_ms", to_ms_or_none(self.retention, "Config retention"))
         object.__setattr__(self, "checkpoint_interval_ms", to_ms(self.checkpoint_interval, "Config checkpoint_interval"))
+        object.__setattr__(self, "turn_timeout_ms", turn_timeout_ms(self.turn_timeout, "Config turn_timeout"))
+
+
+def turn_timeout_ms(found: Duration, option: str) -> int:
+    """Raises Rejected for one that would strike at code that only computes."""
+    ms = to_ms(found, option)
+    if ms < TURN_MS_MIN:
+        said = f"{option}: expected at least {TURN_MS_MIN} ms, found {found!r:.80}. Workflow code may compute between two waits."
+        raise Rejected(said, option=option)
+    return ms
 
 
 def _within(option: str, found: Any, first: int, last: int, optional: bool = False) -> None:

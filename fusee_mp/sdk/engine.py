@@ -107,7 +107,7 @@ class Engine(Methods):
             if self._config is not None:
                 self._directory = DataDirectory.open(Path(self._config.dir), self._config.shards)
                 self._shards = self._directory.shards
-            self._crew = Crew()
+            self._crew = Crew() if self._config is None else Crew(turn_s_max=self._config.turn_timeout_ms / 1000)
             await asyncio.gather(*(self._open_shard(shard) for shard in range(self._shards)))
             self._hosts = [host for _, host in sorted(self._opened.items())]
             self._share_limits()

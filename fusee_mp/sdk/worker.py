@@ -28,6 +28,7 @@ from fusee_mp.runtime.shard_runtime import ShardRuntime
 from fusee_mp.runtime.weight import Budget
 from fusee_mp.sdk.address import Address, parse_address
 from fusee_mp.sdk.client import RECONNECT_FIRST_S, RECONNECT_MOST_S, Client
+from fusee_mp.sdk.config import turn_timeout_ms
 from fusee_mp.sdk.connection import Connection, connect
 from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.engine import clock_ms
@@ -88,6 +89,7 @@ class Worker:
     def __init__(
         self, address: Address, workflows: Sequence[Workflow[Any, Any]], max_shards: int, lifespan: Lifespan | None, grace: Duration,
         name: str, payloads: Payloads = PLAIN, park_after_ms: int | None = 10_000, memory_budget: int | None = None,
+        turn_ms: int = 2_000,
     ) -> None:
         self._address = address
         self._registry = WorkflowRegistry(workflows)
@@ -99,6 +101,7 @@ class Worker:
         self._payloads = payloads
         self._park_after_ms = park_after_ms
         self._budget = Budget(memory_budget)
+        self._turn_s = turn_ms / 1000
         self.engine = Client(address, self.name, payloads)
         self._runtimes: dict[int, ShardRuntime] = {}
         self._homes: dict[int, RemoteHome] = {}
@@ -116,19 +119,21 @@ class Worker:
     def connect(
         address: str, *, workflows: Sequence[Workflow[Any, Any]], max_shards: int = 0, lifespan: Lifespan | None = None,
         grace: Duration = "30s", name: str = "", codec: PayloadCodec | None = None,
-        park_after: Duration | None = "10s", memory_budget: int | None = None,
+        park_after: Duration | None = "10s", memory_budget: int | None = None, turn_timeout: Duration = "2s",
     ) -> Joining:
         """A worker of the server at this address: `async with Worker.connect(..) as worker: await worker.run()`.
 
         Entered once it holds a shard; until one is free it waits as a standby. max_shards: 0 takes all that are free. lifespan: a
         context manager for pools and clients, entered once the server was reached and before the first lease; never when there is no
         server. grace: what running steps get when it leaves. codec: seals every payload before it goes to the server, which never has
-        the key; clients need it too. park_after, memory_budget: when quiet runs leave memory, as in Config.
+        the key; clients need it too. park_after, memory_budget, turn_timeout: when quiet runs leave memory, and how long code may run
+        without waiting, as in Config.
         Raises Unavailable when no server answers at first; later it reconnects for ever.
         """
         park_after_ms = to_ms_or_none(park_after, "park_after")
         return Joining(Worker(
-            parse_address(address), workflows, max_shards, lifespan, grace, name, Payloads(codec), park_after_ms, memory_budget))
+            parse_address(address), workflows, max_shards, lifespan, grace, name, Payloads(codec), park_after_ms, memory_budget,
+            turn_timeout_ms(turn_timeout, "turn_timeout")))
 
     @property
     def held(self) -> list[int]:
@@ -154,7 +159,7 @@ class Worker:
             await self._reach()
             if self._lifespan is not None:
                 await self._stack.enter_async_context(self._lifespan())
-            self._crew = Crew()
+            self._crew = Crew(turn_s_max=self._turn_s)
             await self._join()
             await self.engine._begin()
             self._spawn(self._stay())
