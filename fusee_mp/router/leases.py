@@ -10,8 +10,10 @@
 # Rule 2: HELD and FREE are the truth. An assignment that contradicts them yields.
 # Rule 3: a free shard with a session that has room is assigned before `apply` returns, to the first that arrived. The exception:
 #         a session that just let go of a shard or did not lease it in time comes last for it, and not before RETRY_MS: it may still
-#         be busy with letting go, and whoever refuses must not be asked in a circle.
+#         be busy with letting go, and whoever refuses must not be asked in a circle. Rule 5 comes before the order.
 # Rule 4: a worker's newest instance is the only one. An older one's shards are fenced and given to it, and it cannot come back.
+# Rule 5: a shard whose holder lacks code that runs there need goes to a worker that has it, if there is one. The holder is asked, and has
+#         the shard until it has handed it over.
 #
 # No clock, no I/O: events in, effects out, time as an argument.
 """`LeaseTable`: a pure machine that assigns shards to workers."""
@@ -21,114 +23,37 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from fusee_mp.router.lease_events import (
+    Assign,
+    Closed,
+    Dismiss,
+    Draining,
+    Effect,
+    Event,
+    Fence,
+    Freed,
+    Held,
+    Joined,
+    Lacks,
+    Left,
+    Released,
+    Revoke,
+    ShardDown,
+    ShardUp,
+    TimePassed,
+)
+
 ASSIGN_MS: Final = 10_000
 RETRY_MS: Final = 1_000
+# A holder keeps a shard at least so long before it goes to one with other code: where two lack each other's, they take turns.
+STAY_MS: Final = 1_000
 # Instances that were replaced and must not come back. An older one would have to be alive after so many restarts of workers.
 REPLACED_MAX: Final = 1024
 
 REPLACED: Final = "a newer instance of this worker took over; if both should work, give each worker a name of its own"
 RECONNECTED: Final = "this worker connected again"
+WANTED: Final = "runs there need workflows that this worker has no code for, and another one has"
 LATE: Final = f"it was not leased within {ASSIGN_MS // 1000} s of being assigned"
-
-
-# Events.
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    session: int
-    worker: str
-    instance: str
-    workflows: tuple[str, ...] = ()
-    max_shards: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    session: int
-
-
-@dataclass(frozen=True, slots=True)
-class Draining:
-    session: int
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    session: int
-    shard: int
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    shard: int
-    holder: str
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Freed:
-    shard: int
-
-
-@dataclass(frozen=True, slots=True)
-class ShardUp:
-    shard: int
-
-
-@dataclass(frozen=True, slots=True)
-class ShardDown:
-    shard: int
-
-
-@dataclass(frozen=True, slots=True)
-class TimePassed:
-    """Nothing else happened: assignments may be late."""
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """The server stops: nothing is assigned from now on."""
-
-
-Event = Joined | Left | Draining | Released | Held | Freed | ShardUp | ShardDown | TimePassed | Closed
-
-
-# Effects.
-
-@dataclass(frozen=True, slots=True)
-class Assign:
-    """Tell the session to lease these shards."""
-
-    session: int
-    shards: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Revoke:
-    """Tell the session to hand the shard back, or to forget about leasing it."""
-
-    session: int
-    shard: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """Tell the shard process to end the lease that it granted."""
-
-    shard: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Dismiss:
-    """Close the session, with the reason."""
-
-    session: int
-    reason: str
-
-
-Effect = Assign | Revoke | Fence | Dismiss
 
 
 @dataclass(slots=True)
@@ -163,6 +88,9 @@ class Seat:
     assigned_ms: int = 0
     shunned: int | None = None
     shunned_until_ms: int = 0
+    held_ms: int = 0
+    wanted: frozenset[str] = frozenset()  # workflow types that runs there need, and the holder lacks
+    is_moving: bool = False  # the holder was asked to hand it over
 
     @property
     def is_free(self) -> bool:
@@ -293,13 +221,19 @@ class LeaseTable:
         if not seat.is_settled:
             self._unseat(seat)
 
+    def _lacks(self, event: Lacks) -> None:
+        seat = self.seats[event.shard]
+        if seat.session == event.session and seat.is_settled:
+            seat.wanted = seat.wanted.union(event.workflows)
+
     # Shards.
 
     def _held(self, event: Held) -> None:
         seat = self.seats[event.shard]
         if not seat.is_up:
             return
-        seat.holder, seat.epoch = event.holder, event.epoch
+        seat.holder, seat.epoch, seat.held_ms = event.holder, event.epoch, self._now_ms
+        seat.wanted, seat.is_moving = frozenset(), False
         member = next((m for m in self.members.values() if m.worker == worker_of(event.holder)), None)
         if member is not None and member.name != event.holder:
             self._replace(event.holder)
@@ -316,6 +250,8 @@ class LeaseTable:
     def _freed(self, event: Freed) -> None:
         seat = self.seats[event.shard]
         seat.holder = ""
+        if seat.is_moving:
+            seat.shunned, seat.shunned_until_ms, seat.is_moving = seat.session, self._now_ms + RETRY_MS, False
         if seat.is_settled:
             self._unseat(seat)
 
@@ -324,7 +260,7 @@ class LeaseTable:
 
     def _down(self, event: ShardDown) -> None:
         seat = self.seats[event.shard]
-        seat.is_up, seat.holder = False, ""
+        seat.is_up, seat.holder, seat.is_moving = False, "", False
         self._unseat(seat)
 
     def _time_passed(self, event: TimePassed) -> None:
@@ -347,13 +283,29 @@ class LeaseTable:
             return
         assigned: dict[int, list[int]] = {}
         for seat in self.seats:
+            if seat.wanted and seat.is_settled and not seat.is_moving:
+                self._offer(seat)
             member = self._choose(seat) if seat.is_free else None
             if member is not None:
                 self._seat(seat, member)
                 assigned.setdefault(member.session, []).append(seat.shard)
         self._effects += [Assign(session, tuple(shards)) for session, shards in assigned.items()]
 
+    def _offer(self, seat: Seat) -> None:
+        """Ask the holder for the shard, if another worker has code that it lacks."""
+        if self._now_ms - seat.held_ms >= STAY_MS and self._with_code(seat) is not None:
+            assert seat.session is not None
+            seat.is_moving = True
+            self._effects.append(Revoke(seat.session, seat.shard, WANTED, gently=True))
+
+    def _with_code(self, seat: Seat) -> Member | None:
+        fitting = (m for m in self.members.values() if m.has_room and m.session != seat.session and not seat.wanted.isdisjoint(m.workflows))
+        return next(fitting, None)
+
     def _choose(self, seat: Seat) -> Member | None:
+        fitting = self._with_code(seat)
+        if fitting is not None:
+            return fitting
         with_room: Iterable[Member] = (m for m in self.members.values() if m.has_room)
         shunned = None
         for member in with_room:
@@ -378,6 +330,7 @@ _HANDLERS: Final[dict[type, Callable[[LeaseTable, Any], None]]] = {
     Left: LeaseTable._left,
     Draining: LeaseTable._draining,
     Released: LeaseTable._released,
+    Lacks: LeaseTable._lacks,
     Held: LeaseTable._held,
     Freed: LeaseTable._freed,
     ShardUp: LeaseTable._up,

@@ -24,12 +24,14 @@ from typing import Any, Final
 
 from fusee_mp.errors import FuseeError
 from fusee_mp.log.directory import LOCK, Lock, open_directory, read_meta
-from fusee_mp.router import leases as t
+from fusee_mp.router import lease_events as t
 from fusee_mp.router.binding import bind_tcp, bind_unix, bound_address
 from fusee_mp.router.dispatch import Dispatch
+from fusee_mp.router.elsewhere import Elsewhere
 from fusee_mp.router.farewell import Farewells
 from fusee_mp.router.greeting import Greetings
 from fusee_mp.router.health import Ticks
+from fusee_mp.router.leases import LeaseTable
 from fusee_mp.router.links import Links
 from fusee_mp.router.listener import Listener
 from fusee_mp.router.options import ServeOptions
@@ -123,7 +125,7 @@ class Router:
         closing.callback(Lock.acquire(directory / LOCK).release)
         meta = open_directory(directory, o.shards or _default_shards(directory), new_id=lambda: secrets.token_hex(8))
         self._server, shards = meta.id, meta.shards
-        self._table = t.LeaseTable(shards)
+        self._table, self._elsewhere = LeaseTable(shards), Elsewhere()
         self._farewells = Farewells(self._loop)
         closing.callback(self._farewells.close)
         self._processes = Processes(self._loop, o, shards, self._server, self, clock_ms)
@@ -263,6 +265,9 @@ class Router:
     def released(self, session: int, shard: int) -> None:
         self._apply(t.Released(session, shard))
 
+    def lacks(self, session: int, shard: int, workflows: tuple[str, ...]) -> None:
+        self._apply(t.Lacks(session, shard, workflows))
+
     def status(self) -> dict[str, Any]:
         return server_status(self._server, self._processes.slots, self._table, "stopping" if self._is_stopping else "serving")
 
@@ -273,12 +278,15 @@ class Router:
             match effect:
                 case t.Assign(session, shards):
                     self._sessions.send(session, m.Assign(list(shards)))
-                case t.Revoke(session, shard, reason):
-                    self._sessions.send(session, m.Revoke(shard, reason))
+                case t.Revoke(session, shard, reason, gently):
+                    self._sessions.send(session, m.Revoke(shard, reason, gently))
                 case t.Fence(shard, reason):
                     self._processes.send(shard, m.Revoke(shard, reason))
                 case t.Dismiss(session, reason):
                     self._sessions.dismiss(session, reason)
+        if isinstance(event, t.Joined | t.Left):
+            for session, types in self._elsewhere.news(self._table.members.values()):
+                self._sessions.send(session, m.Elsewhere(types))
         self._changed.set()
 
 

@@ -31,6 +31,7 @@ class Desk(Protocol):
     def left(self, session: int) -> None: ...
     def drains(self, session: int) -> None: ...
     def released(self, session: int, shard: int) -> None: ...
+    def lacks(self, session: int, shard: int, workflows: tuple[str, ...]) -> None: ...
     def status(self) -> dict[str, Any]: ...
 
 
@@ -95,14 +96,19 @@ class Session(Stream):
         self._desk.drains(self.number)
 
     def _released(self, message: m.Released, request: int) -> None:
-        self._of_worker()
-        if message.shard >= self._welcome.shards:
-            raise ProtocolError(f"RELEASED names shard {message.shard}, this server has {self._welcome.shards} shards", shard=message.shard)
+        self._of_worker(message)
         self._desk.released(self.number, message.shard)
 
-    def _of_worker(self) -> None:
+    def _lacking(self, message: m.Lacking, request: int) -> None:
+        self._of_worker(message)
+        self._desk.lacks(self.number, message.shard, tuple(message.workflows))
+
+    def _of_worker(self, message: m.Released | m.Lacking | None = None) -> None:
         if self.hello is None:
             raise ProtocolError("only a worker says that: say HELLO first")
+        if message is not None and message.shard >= self._welcome.shards:
+            shards = self._welcome.shards
+            raise ProtocolError(f"{message.KIND.name} names shard {message.shard}, this server has {shards} shards", shard=message.shard)
 
 
 def check_hello(hello: m.Hello, shards: int) -> None:
@@ -121,6 +127,7 @@ _HANDLERS: Final[dict[Kind, Callable[[Session, Any, int], None]]] = {
     Kind.ERROR: Session._ignore,
     Kind.DRAIN: Session._drain,
     Kind.RELEASED: Session._released,
+    Kind.LACKING: Session._lacking,
 }
 
 

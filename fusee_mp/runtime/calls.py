@@ -152,7 +152,7 @@ class Calls:
     def start_refusal(self, call: StartCall | StartWithUpdateCall | SetScheduleCall | GatherCall) -> FuseeError | None:
         """Why nothing of this type is started here now."""
         shard = self._shard
-        if shard.registry.get(call.type) is None:
+        if shard.registry.get(call.type) is None and not shard.registry.is_elsewhere(call.type):
             return UnknownWorkflow(
                 f'workflow "{call.type}" is not registered here. Registered: {shard.registry.names()}.'
                 " Give it to the engine's or the worker's workflows=[..]", workflow=call.type,

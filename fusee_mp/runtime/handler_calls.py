@@ -31,6 +31,7 @@ class HandlerCalls:
         self._shard = shard
         self._calls = calls
         self._waiting: dict[int, dict[str, list[Updating]]] = {}  # for accepted updates, by run and the update's ID
+        self._for_others: list[Callable[[], object]] = []  # for whoever has the code, who answers them; each asks again
 
     # Updates.
 
@@ -81,7 +82,7 @@ class HandlerCalls:
         elif (number := answered_before(run.journal.start, call.update)) is not None:
             self._earlier(call, number, run.gate)
         elif run.quarantined is not None:
-            self._calls.refuse(call, run.gate, _quarantined(run, run.quarantined))
+            self._refuse_aside(call, run, run.quarantined)
         else:
             handlers.waiting.append(call)
             self._shard.wake(run)
@@ -165,7 +166,7 @@ class HandlerCalls:
             number = entry.run if isinstance(entry, Found) else entry.number
             self._shard.ask_keeper("fetch", (number,), lambda journal, error: self._replay(call, reply, journal, error), lsn_of(entry))
         elif entry.quarantined is not None:
-            self._shard.hold(entry.gate, tell, reply, None, _quarantined(entry, entry.quarantined))
+            self._tell_aside(call, reply, entry, entry.quarantined)
         else:
             entry.with_handlers().asking.append((call, reply))
             self._shard.wake(entry)
@@ -219,9 +220,28 @@ class HandlerCalls:
         """The run is quarantined. Updates that it accepted wait on for code that fits."""
         for call, reply in self._taken_back(run.handlers):
             if isinstance(call, QueryCall):
-                self._shard.hold(run.gate, self._calls.tell, reply, None, _quarantined(run, error))
+                self._tell_aside(call, reply, run, error)
             else:
-                self._calls.refuse(call, run.gate, _quarantined(run, error))
+                self._refuse_aside(call, run, error)
+
+    def _refuse_aside(self, call: Updating, run: Run, error: FuseeError) -> None:
+        if self._shard.is_for_others(run):
+            again = partial(self.update, call) if isinstance(call, UpdateCall) else partial(self.start_with_update, call)
+            self._for_others.append(again)
+        else:
+            self._calls.refuse(call, run.gate, _quarantined(run, error))
+
+    def _tell_aside(self, call: QueryCall, reply: Reply, run: Run, error: FuseeError) -> None:
+        if self._shard.is_for_others(run):
+            self._for_others.append(partial(self.query, call, reply))
+        else:
+            self._shard.hold(run.gate, self._calls.tell, reply, None, _quarantined(run, error))
+
+    def others_changed(self) -> None:
+        """Other processes have other code now: what waited for one of them may have nobody to wait for."""
+        waiting, self._for_others = self._for_others, []
+        for again in waiting:
+            again()
 
     def _taken_back(self, handlers: Handlers | None) -> list[tuple[Updating | QueryCall, Any]]:
         if handlers is None:
@@ -235,6 +255,7 @@ class HandlerCalls:
     def close(self) -> None:
         """The shard is leaving; those who wait are told by `Calls`."""
         self._waiting.clear()
+        self._for_others.clear()
 
 
 def _start_of(records: list[r.Record]) -> r.Start:

@@ -31,6 +31,9 @@ class Home(Protocol):
     def give_up(self, reason: str) -> None:
         """The runtime met a fault of its own: let go of the shard, so that whoever is next begins from the log."""
 
+    def lacks(self, workflow: str) -> None:
+        """A run of this type has something to do, and its code is not here: let whoever has it have the shard."""
+
     def may_act(self) -> bool:
         """The lease is certainly still ours: bodies may start and answers may leave. When it becomes true again, the home calls
         `ShardRuntime.work`."""

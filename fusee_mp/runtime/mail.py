@@ -232,7 +232,7 @@ class Mail:
         if isinstance(entry, Run) and not entry.is_over or isinstance(entry, Found) and entry.is_open:
             self._refuse(parent, child, source, AlreadyExists(
                 f'child "{child.id}" was not started: a run of this ID is open already. Give the child an ID of its own', id=child.id))
-        elif shard.registry.get(child.type) is None:
+        elif shard.registry.get(child.type) is None and not shard.registry.is_elsewhere(child.type):
             self._refuse(parent, child, source, UnknownWorkflow(
                 f'child "{child.id}" was not started: workflow "{child.type}" is not registered where it would run'
                 f" (registered: {shard.registry.names()})", workflow=child.type))

@@ -42,5 +42,7 @@ class Registered(Protocol):
 class Registry(Protocol):
     def __iter__(self) -> Iterator[str]: ...
     def get(self, name: str) -> Registered | None: ...
+    def is_elsewhere(self, name: str) -> bool:
+        """Not here, but another process that may get this shard has it."""
     def names(self) -> str:
         """The registered names, for messages."""

@@ -26,6 +26,9 @@ class _Nowhere:
     def append(self, records: bytes, count: int) -> None:
         """It is on record already, or was never to be."""
 
+    def lacks(self, workflow: str) -> None:
+        pass
+
     def may_act(self) -> bool:
         return False
 

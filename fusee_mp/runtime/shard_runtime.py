@@ -22,7 +22,7 @@ from fusee_mp.core.calls import Call, Outcome
 from fusee_mp.core.idfilter import IdFilter, key
 from fusee_mp.core.postbox import Inbox, Outbox
 from fusee_mp.core.timers import Timers
-from fusee_mp.errors import FuseeError, LeaseLost, NonDeterminismError
+from fusee_mp.errors import FuseeError, LeaseLost, NonDeterminismError, UnknownWorkflow
 from fusee_mp.payload.sealing import PLAIN, Payloads
 from fusee_mp.runtime.calls import Calls, Reply
 from fusee_mp.runtime.crew import Crew
@@ -198,6 +198,10 @@ class ShardRuntime:
 
     def deliver(self, sender: int, messages: list[bytes]) -> None:
         self._enter(lambda: self.mail.deliver(sender, messages))
+
+    def others_changed(self) -> None:
+        """What code other processes have has changed in the registry."""
+        self._enter(self.calls.handlers.others_changed)
 
     def relay_acked(self, to: int, through: int) -> None:
         self._enter(lambda: self.mail.acknowledged(to, through))
@@ -428,8 +432,15 @@ class ShardRuntime:
         if run.said_quarantined != error.message:
             position = error.fields.get("position", 0) if isinstance(error, NonDeterminismError) else 0
             run.record(r.Quarantined(run.number, run.tick(), error.code, error.message, position))
-            LOG.warning('run %d of "%s" is set aside (quarantined): %s', run.number, run.id, error.message)
+            level = logging.INFO if self.is_for_others(run) else logging.WARNING
+            LOG.log(level, 'run %d of "%s" is set aside (quarantined): %s', run.number, run.id, error.message)
+        if isinstance(error, UnknownWorkflow):
+            self.home.lacks(run.journal.start.type)
         self.residence.leave(run)
+
+    def is_for_others(self, run: Run) -> bool:
+        """Its code is not here, and where it is, the shard will be soon."""
+        return isinstance(run.quarantined, UnknownWorkflow) and self.registry.is_elsewhere(run.journal.start.type)
 
     # Looking up.
 

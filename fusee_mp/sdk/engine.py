@@ -53,6 +53,9 @@ class LocalHome:
     def refusal(self) -> str:
         return self._host.refusal
 
+    def lacks(self, workflow: str) -> None:
+        pass
+
     def may_act(self) -> bool:
         return True
 

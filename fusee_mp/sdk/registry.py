@@ -44,6 +44,7 @@ class WorkflowRegistry:
 
     def __init__(self, workflows: Iterable[Workflow[Any, Any]], on_exhausted: str = "fail") -> None:
         self._by_name: dict[str, RegisteredWorkflow] = {}
+        self.elsewhere: frozenset[str] = frozenset()  # what other workers of the server have
         for definition in workflows:
             if not isinstance(definition, Workflow):
                 raise Rejected(f"workflows=[..] takes what @workflow made, not {definition!r}: decorate it, or take it out")
@@ -55,8 +56,11 @@ class WorkflowRegistry:
     def get(self, name: str) -> RegisteredWorkflow | None:
         return self._by_name.get(name)
 
+    def is_elsewhere(self, name: str) -> bool:
+        return name not in self._by_name and name in self.elsewhere
+
     def names(self) -> str:
-        return ", ".join(sorted(self._by_name)) or "none"
+        return ", ".join(sorted(self.elsewhere.union(self._by_name))) or "none"
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_name)

@@ -53,7 +53,7 @@ class RemoteHome(Connection):
 
     def __init__(
         self, shard: int, welcome: m.Welcome, local: Callable[[int], ShardRuntime | None], on_lost: Callable[[RemoteHome, str], None],
-        payloads: Payloads = PLAIN,
+        payloads: Payloads = PLAIN, on_lack: Callable[[int, str], None] = lambda shard, workflow: None,
     ) -> None:
         super().__init__(Preface(ConnectionKind.WORKER, shard))
         self.beat_s = welcome.ping_ms / 1000
@@ -65,7 +65,7 @@ class RemoteHome(Connection):
         self.base_lsn = 0
         self.runtime: ShardRuntime | None = None
         self._local = local
-        self._on_lost = on_lost
+        self._on_lost, self._on_lack = on_lost, on_lack
         self._next = 1
         self._sender_epochs: dict[int, int] = {}
         self._calls: dict[int, Reply] = {}
@@ -111,6 +111,9 @@ class RemoteHome(Connection):
 
     def give_up(self, reason: str) -> None:
         self.abort(reason)
+
+    def lacks(self, workflow: str) -> None:
+        self._on_lack(self.shard, workflow)
 
     def may_act(self) -> bool:
         return time.clock_gettime(_clock) - self._answered_ping < self._act_s

@@ -119,6 +119,9 @@ class _Shut:
     def records(self) -> list[r.Record]:
         return [r.decode(data) for appended in self._appended for data in r.unframe(appended)]
 
+    def lacks(self, workflow: str) -> None:
+        pass
+
     def may_act(self) -> bool:
         return False
 

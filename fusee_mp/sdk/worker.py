@@ -68,7 +68,9 @@ class Session(Connection):
             for shard in message.shards:
                 self._worker._assigned(shard)
         elif isinstance(message, m.Revoke):
-            self._worker._revoked(message.shard, message.reason)
+            self._worker._revoked(message.shard, message.reason, message.gently)
+        elif isinstance(message, m.Elsewhere):
+            self._worker._others_have(message.workflows)
         elif isinstance(message, m.Drain):
             self._worker._drain_asked()
         elif frame.kind == Kind.PING and isinstance(message, m.Ping):
@@ -243,7 +245,8 @@ class Worker:
         home: RemoteHome | None = None
         try:
             await self._old_lease_gone(shard)
-            home = await connect(self._address, lambda: RemoteHome(shard, self._welcome, self._local, self._lost, self._payloads))
+            home = await connect(self._address, lambda: RemoteHome(
+                shard, self._welcome, self._local, self._lost, self._payloads, self._lacks))
             self._homes[shard] = home
             await self._take_over(shard, home, await home.lease(self.name, self._instance))
         except Exception as e:
@@ -296,10 +299,21 @@ class Worker:
                 del self._runtimes[home.shard]
             self._crew.shards = list(self._runtimes.values())
 
-    def _revoked(self, shard: int, reason: str) -> None:
+    def _revoked(self, shard: int, reason: str, gently: bool) -> None:
         home = self._homes.get(shard)
-        if home is not None:
+        if home is not None and gently and home.runtime is not None:
+            self._spawn(self._hand_over([(shard, home.runtime)], reason))
+        elif home is not None:
             home.abort(f"the router revoked it: {reason}")
+
+    def _others_have(self, workflows: list[str]) -> None:
+        self._registry.elsewhere = frozenset(workflows)
+        for runtime in list(self._runtimes.values()):
+            runtime.others_changed()
+
+    def _lacks(self, shard: int, workflow: str) -> None:
+        if self._session is not None:
+            self._session.send(m.Lacking(shard, [workflow]))
 
     def _drain_asked(self) -> None:
         self._drain_wanted.set()
@@ -313,21 +327,23 @@ class Worker:
         self._is_leaving = True
         if self._session is not None:
             self._session.send(m.Drain())
-        runtimes = list(self._runtimes.items())
+        await self._hand_over(list(self._runtimes.items()), "the worker leaves")
+        await self._end()
+
+    async def _hand_over(self, runtimes: list[tuple[int, ShardRuntime]], reason: str) -> None:
+        """Give leases back: running bodies get the grace period, and what they bring is made durable."""
         for _, runtime in runtimes:
             runtime.drain()
-        pause = 0.001
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._grace_s):
-                while any(runtime.bodies or runtime.durable_lsn < runtime.lsn for _, runtime in runtimes if not runtime.is_closed):
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 1.5, CLOSING_POLL_MOST_S)
+                await _until(lambda: not any(runtime.bodies for _, runtime in runtimes if not runtime.is_closed))
+                last = {shard: runtime.lsn for shard, runtime in runtimes}  # what is recorded from now on, the next holder may find, or not
+                await _until(lambda: all(runtime.is_closed or runtime.durable_lsn >= last[shard] for shard, runtime in runtimes))
         for shard, runtime in runtimes:
             home = self._homes.get(shard)
-            runtime.close(LeaseLost(f"shard {shard} was handed back"))
-            if home is not None:
+            runtime.close(LeaseLost(f"shard {shard} was handed back: {reason}"))
+            if home is not None and home.runtime is runtime:
                 home.hand_back()
-        await self._end()
 
     async def _end(self) -> None:
         await self.engine.close()
@@ -342,6 +358,13 @@ class Worker:
         if hasattr(self, "_crew"):
             self._crew.close()
         await self._stack.aclose()
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    pause = 0.001
+    while not condition():
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, CLOSING_POLL_MOST_S)
 
 
 class Joining:

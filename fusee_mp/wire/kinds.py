@@ -20,6 +20,8 @@ class Kind(IntEnum):
     RELEASED = 19
     REVOKE = 20
     DRAIN = 21
+    LACKING = 22
+    ELSEWHERE = 23
 
     # worker and shard
     LEASE = 32

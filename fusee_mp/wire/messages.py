@@ -109,11 +109,27 @@ class Released(Message, frozen=True):
 
 
 class Revoke(Message, frozen=True):
-    """The worker must hand the shard back."""
+    """The worker must hand the shard back: at once, or `gently`, when the step bodies that run there have ended or had their grace."""
 
     KIND = Kind.REVOKE
     shard: Shard
     reason: str
+    gently: bool = False
+
+
+class Lacking(Message, frozen=True):
+    """In the shard runs of these types have something to do, and the worker has no code for them."""
+
+    KIND = Kind.LACKING
+    shard: Shard
+    workflows: list[Name]
+
+
+class Elsewhere(Message, frozen=True):
+    """The types that other workers have and this one has not. Replaces what was said before."""
+
+    KIND = Kind.ELSEWHERE
+    workflows: list[Name]
 
 
 class Drain(Message, frozen=True):

@@ -8,13 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from fusee_mp.bounds import CONTROL_FRAME_BYTES_MAX
 from fusee_mp.router import leases as t
-from fusee_mp.router.leases import (
-    ASSIGN_MS,
-    LATE,
-    RECONNECTED,
-    REPLACED,
-    RETRY_MS,
+from fusee_mp.router.elsewhere import Elsewhere
+from fusee_mp.router.lease_events import (
     Assign,
     Closed,
     Dismiss,
@@ -25,13 +22,23 @@ from fusee_mp.router.leases import (
     Freed,
     Held,
     Joined,
-    LeaseTable,
+    Lacks,
     Left,
     Released,
     Revoke,
     ShardDown,
     ShardUp,
     TimePassed,
+)
+from fusee_mp.router.leases import (
+    ASSIGN_MS,
+    LATE,
+    RECONNECTED,
+    REPLACED,
+    RETRY_MS,
+    STAY_MS,
+    WANTED,
+    LeaseTable,
     holder_name,
 )
 
@@ -175,8 +182,54 @@ def test_a_closed_table_assigns_nothing() -> None:
 
 SHARDS = 3
 shards = st.integers(0, SHARDS - 1)
+def test_a_shard_goes_to_a_worker_that_has_the_code_when_its_holder_has_stayed_long_enough() -> None:
+    made = table(2, Joined(1, "a", "i", ("red",)), Held(0, "a/i", 1), Held(1, "a/i", 1), Joined(2, "b", "i", ("green",)))
+    assert made.apply(Lacks(1, 0, ("blue",)), STAY_MS) == [], "nobody has it"
+    assert made.apply(Joined(3, "c", "i", ("red", "blue")), STAY_MS) == [Revoke(1, 0, WANTED, gently=True)]
+    assert made.apply(Lacks(1, 0, ("blue",)), STAY_MS) == [], "asked once"
+    assert made.apply(Freed(0), STAY_MS + 5) == [Assign(3, (0,))], "not to the first in order"
+    assert made.apply(Held(0, "c/i", 2), STAY_MS + 6) == []
+    assert made.apply(Lacks(3, 0, ("green",)), STAY_MS + 7) == [], "it has only just come"
+    assert made.apply(TimePassed(), 2 * STAY_MS + 6) == [Revoke(3, 0, WANTED, gently=True)]
+    assert made.apply(Freed(0), 2 * STAY_MS + 6) == [Assign(2, (0,))]
+
+
+def test_who_lacks_code_for_a_shard_that_it_does_not_have_is_not_heard() -> None:
+    made = table(1, Joined(1, "a", "i"), Held(0, "a/i", 1), Joined(2, "b", "i", ("blue",)))
+    assert made.apply(Lacks(2, 0, ("blue",)), 2 * STAY_MS) == []
+    assert made.apply(Lacks(7, 0, ("blue",)), 2 * STAY_MS) == []
+    assert not made.seats[0].wanted
+
+
+def test_a_shard_whose_wanted_worker_left_meanwhile_goes_to_the_next_or_back() -> None:
+    made = table(1, Joined(1, "a", "i"), Held(0, "a/i", 1), Joined(2, "b", "i", ("blue",)))
+    assert made.apply(Lacks(1, 0, ("blue",)), STAY_MS) == [Revoke(1, 0, WANTED, gently=True)]
+    made.apply(Left(2), STAY_MS + 1)
+    assert made.apply(Freed(0), STAY_MS + 2) == []
+    assert made.apply(TimePassed(), STAY_MS + 2 + RETRY_MS) == [Assign(1, (0,))]
+
+
+def test_each_worker_hears_once_what_the_others_have() -> None:
+    made = table(1, Joined(1, "a", "i", ("red",)), Joined(2, "b", "i", ("blue", "red")))
+    elsewhere = Elsewhere()
+    assert list(elsewhere.news(made.members.values())) == [(1, ["blue"])]
+    assert list(elsewhere.news(made.members.values())) == []
+    made.apply(Joined(3, "c", "i", ("green",)), 5)
+    assert list(elsewhere.news(made.members.values())) == [(1, ["blue", "green"]), (2, ["green"]), (3, ["blue", "red"])]
+    made.apply(Left(2), 6)
+    assert list(elsewhere.news(made.members.values())) == [(1, ["green"]), (3, ["red"])]
+
+
+def test_more_types_than_a_frame_holds_are_cut_short() -> None:
+    many = tuple(f"{number:04d}" + "x" * 1000 for number in range(2 * CONTROL_FRAME_BYTES_MAX // 1000))
+    made = table(1, Joined(1, "a", "i"), Joined(2, "b", "i", many))
+    ((_, names),) = Elsewhere().news(made.members.values())
+    assert 1000 < len(names) < len(many) and sum(map(len, names)) < CONTROL_FRAME_BYTES_MAX
+
+
 workers = st.sampled_from("ab")
 instances = st.sampled_from("123")
+types = st.sampled_from(((), ("red",), ("red", "blue")))
 
 
 class AnyEvents(RuleBasedStateMachine):
@@ -210,10 +263,16 @@ class AnyEvents(RuleBasedStateMachine):
         for shard in effect.shards:
             assert self.assigned.setdefault(shard, effect.session) == effect.session, "a shard is assigned to one session"
 
-    @rule(worker=workers, instance=instances, most=st.integers(0, 2))
-    def join(self, worker: str, instance: str, most: int) -> None:
+    @rule(worker=workers, instance=instances, most=st.integers(0, 2), types=types)
+    def join(self, worker: str, instance: str, most: int, types: tuple[str, ...]) -> None:
         self.last += 1
-        self.apply(Joined(self.last, worker, instance, (), most))
+        self.apply(Joined(self.last, worker, instance, types, most))
+
+    @rule(session=st.integers(1, 6), shard=shards, types=types)
+    def lack(self, session: int, shard: int, types: tuple[str, ...]) -> None:
+        self.apply(Lacks(session, shard, types))
+        moved = [effect for effect in self.effects if isinstance(effect, Revoke) and effect.gently]
+        assert all(self.table.seats[effect.shard].session == effect.session for effect in moved), "the holder keeps it until it lets go"
 
     @precondition(lambda self: self.table.members)
     @rule(data=st.data(), kind=st.sampled_from((Left, Draining)))

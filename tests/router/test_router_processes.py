@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fusee_mp.bounds import PAYLOAD_BYTES_MAX
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.preface import ConnectionKind, Preface
 from tests.router.harness import Peer, Server, Worker, alive, serving, starting, until
@@ -131,7 +132,8 @@ def test_a_shard_process_is_told_everything_it_needs_and_inherits_nothing_else(t
         with Worker(server.address, "w", most=1) as worker:
             assert told == {
                 "data": str(tmp_path / "data"), "shard": 1, "shards": 2, "parent": server.process.pid, "server": worker.welcome.server,
-                "log": {"segment_bytes": 1 << 26, "flush": "inline"}, "ping_ms": 700, "revoke_ms": 2000, "checkpoint_interval_ms": 30_000,
+                "log": {"segment_bytes": 1 << 26, "flush": "inline", "awake_processes": 2}, "ping_ms": 700, "revoke_ms": 2000,
+                "checkpoint_interval_ms": 30_000, "payload_bytes_max": PAYLOAD_BYTES_MAX,
             }
         targets = {os.readlink(f"/proc/{known['pid']}/fd/{number}") for number in (0, 1)}
         assert targets == {"/dev/null"}

@@ -145,6 +145,7 @@ def test_status_says_what_is_known_of_shards_and_workers(server: Server) -> None
     (m.Hello("w", "1/2", []), "an instance without a slash"),
     (m.Hello("w" * 1000, "1", []), "at most 1000 characters together"),
     (m.Drain(), "only a worker says that: say HELLO first"),
+    (m.Lacking(0, ["x"]), "only a worker says that: say HELLO first"),
     (m.Released(0), "only a worker says that: say HELLO first"),
     (m.Lease("w", "1", 0), "a control connection takes no LEASE"),
     (m.Adopt(b""), "a control connection takes no ADOPT"),
@@ -155,7 +156,7 @@ def test_what_a_control_connection_does_not_take_ends_it_with_the_reason(server:
         assert said in peer.goodbye()
 
 
-@pytest.mark.parametrize("again", [m.Hello("x", "1", []), m.Released(4)])
+@pytest.mark.parametrize("again", [m.Hello("x", "1", []), m.Released(4), m.Lacking(4, ["x"])])
 def test_what_a_worker_may_not_say_ends_its_session_with_the_reason(server: Server, again: m.Message) -> None:
     with Worker(server.address, "x", most=1) as worker:
         worker.assigned()

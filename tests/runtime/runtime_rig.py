@@ -94,6 +94,9 @@ class Rig:
     def relay_ack(self, sender: int, through: int) -> None:
         self._loop.call_soon(self.runtime.relay_acked, 0, through)
 
+    def lacks(self, workflow: str) -> None:
+        pass
+
     def may_act(self) -> bool:
         return self.acts
 

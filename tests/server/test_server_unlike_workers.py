@@ -1,0 +1,206 @@
+"""Workers with different code: a shard goes where the code is that its runs need, and a run whose code comes later goes on."""
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fusee_mp import Client, Ctx, Rejected, UnknownWorkflow, Worker, signal, step, workflow
+from tests.server.loopback import PATIENCE_S
+from tests.server.tree import Tree, serving
+
+END = signal("end", str)
+gates: dict[str, asyncio.Event] = {}
+begun: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    gates.clear()
+    begun.clear()
+    yield
+
+
+@step
+async def note(text: str) -> str:
+    begun.append(text)
+    if text in gates:
+        await gates[text].wait()
+    return text
+
+
+@workflow
+async def red(ctx: Ctx, text: str) -> str:
+    return await note(text)
+
+
+@workflow
+async def blue(ctx: Ctx, text: str) -> str:
+    return await note(text)
+
+
+@workflow
+async def parent(ctx: Ctx, count: int) -> list[str]:
+    return [await ctx.child(blue, f"child-{number}", f"c{number}") for number in range(count)]
+
+
+@workflow
+async def asked(ctx: Ctx) -> str:
+    words: list[str] = []
+    ctx.on_query("words", lambda: words)
+    ctx.on_update("say", words.append)
+    return await ctx.wait_for(END) + "".join(words)
+
+
+def play(tmp_path: Path, body: Callable[[Tree, Client], Awaitable[None]], shards: int = 2) -> None:
+    async def main(tree: Tree) -> None:
+        async with asyncio.timeout(3 * PATIENCE_S), Client.connect(tree.address) as client:
+            await body(tree, client)
+
+    with serving(tmp_path / "data", shards=shards) as tree:
+        asyncio.run(main(tree))
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]], what: str) -> None:
+    for _ in range(int(PATIENCE_S / 0.02)):
+        if await holds():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"never: {what}")
+
+
+def test_runs_of_two_types_are_served_by_two_workers_that_have_one_each(tmp_path: Path) -> None:
+    async def body(tree: Tree, client: Client) -> None:
+        async with Worker.connect(tree.address, workflows=[red], name="red"):
+            idle = Worker.connect(tree.address, workflows=[blue], name="blue")
+            standby = asyncio.create_task(idle._begin())
+            await eventually(lambda: knows(client, "blue"), "the red worker hears of the blue one")
+            calls = [client.execute(kind, f"{kind}-{number}", f"{kind} {number}") for number in range(6) for kind in ("red", "blue")]
+            assert sorted(await asyncio.gather(*calls)) == sorted(f"{kind} {number}" for number in range(6) for kind in ("red", "blue"))
+            assert sorted(begun) == sorted(set(begun)), "no step ran twice"
+            await (await standby).close()
+
+    play(tmp_path, body)
+
+
+async def knows(client: Client, workflow: str) -> bool:
+    """Whether a run of the type can be started."""
+    try:
+        await client.start(workflow, f"probe-{workflow}", "probe", on_running="use_existing", on_finished="use_existing")
+    except UnknownWorkflow:
+        return False
+    return True
+
+
+def test_children_updates_and_queries_go_where_the_code_is(tmp_path: Path) -> None:
+    async def body(tree: Tree, client: Client) -> None:
+        async with Worker.connect(tree.address, workflows=[parent], name="parent"):
+            other = asyncio.create_task(Worker.connect(tree.address, workflows=[blue, asked], name="others")._begin())
+            await eventually(lambda: knows(client, "blue"), "the others are heard of")
+            family = await client.start("parent", "family", 4)
+            run = await client.start("asked", "asked")
+            await run.update("say", "hello ")
+            assert await run.query("words") == ["hello "]
+            await run.signal("end", "that is: ")
+            assert await run.result() == "that is: hello "
+            assert await family.result() == ["c0", "c1", "c2", "c3"]
+            await (await other).close()
+
+    play(tmp_path, body)
+
+
+def test_a_type_that_nobody_has_is_refused_with_all_that_somebody_has(tmp_path: Path) -> None:
+    async def body(tree: Tree, client: Client) -> None:
+        async with Worker.connect(tree.address, workflows=[red], name="red"):
+            other = asyncio.create_task(Worker.connect(tree.address, workflows=[blue], name="blue")._begin())
+            await eventually(lambda: knows(client, "blue"), "the red worker hears of the blue one")
+            with pytest.raises(UnknownWorkflow, match="Registered: blue, red"):
+                await client.start("green", "x")
+            other.cancel()
+            await asyncio.gather(other, return_exceptions=True)
+
+    play(tmp_path, body, shards=1)
+
+
+def test_a_running_body_ends_before_its_shard_goes_to_other_code(tmp_path: Path) -> None:
+    async def body(tree: Tree, client: Client) -> None:
+        gates["long"] = asyncio.Event()
+        async with Worker.connect(tree.address, workflows=[red], name="red"):
+            long = await client.start("red", "long", "long")
+            await eventually(begins("long"), "the body runs")
+            other = asyncio.create_task(Worker.connect(tree.address, workflows=[blue], name="blue")._begin())
+            await eventually(lambda: knows(client, "blue"), "the red worker hears of the blue one")
+            short = await client.start("blue", "short", "short")
+            await eventually(lambda: is_aside(client, "short"), "the run waits for code")
+            gates["long"].set()
+            assert await short.result() == "short"
+            assert await long.result() == "long"
+            assert begun.count("long") == 1
+            await (await other).close()
+
+    play(tmp_path, body, shards=1)
+
+
+def begins(text: str) -> Callable[[], Awaitable[bool]]:
+    async def look() -> bool:
+        return text in begun
+
+    return look
+
+
+async def is_aside(client: Client, id: str) -> bool:
+    return (await client.status(id)).status == "quarantined"
+
+
+def test_a_quarantined_run_says_why_and_goes_on_when_its_code_comes(tmp_path: Path) -> None:
+    async def body(tree: Tree, client: Client) -> None:
+        async with Worker.connect(tree.address, workflows=[red, blue], name="first", grace=0):
+            gates["stays"] = asyncio.Event()
+            await client.start("blue", "later", "stays")
+            await eventually(begins("stays"), "the body runs")
+        async with Worker.connect(tree.address, workflows=[red], name="second"):
+            await eventually(lambda: is_aside(client, "later"), "the code is missing")
+            (status,) = await client.list({"status": "quarantined"})
+            assert 'workflow "blue"' in status.reason and "run a worker that has it" in status.reason
+            with pytest.raises(Rejected, match="quarantined"):
+                await client.handle("later").query("words")
+            gates["stays"].set()
+            third = asyncio.create_task(Worker.connect(tree.address, workflows=[blue], name="third")._begin())
+            assert await client.handle("later").result() == "stays"
+            assert await client.list({"status": "quarantined"}) == []
+            await (await third).close()
+
+    play(tmp_path, body, shards=1)
+
+
+def test_a_query_for_other_code_is_refused_when_that_code_leaves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The only worker that could have answered is gone before it got the shard."""
+    caplog.set_level(logging.INFO)
+
+    async def body(tree: Tree, client: Client) -> None:
+        gates["long"] = asyncio.Event()
+        async with Worker.connect(tree.address, workflows=[red], name="red"):
+            await client.start("red", "long", "long")
+            await eventually(begins("long"), "the body keeps the shard here")
+            other = asyncio.create_task(Worker.connect(tree.address, workflows=[asked], name="asked")._begin())
+            await eventually(lambda: knows_asked(client), "the red worker hears of the other one")
+            query = asyncio.create_task(client.handle("probe").query("words"))
+            await eventually(lambda: is_aside(client, "probe"), "the run waits for code")
+            other.cancel()
+            await asyncio.gather(other, return_exceptions=True)
+            with pytest.raises(Rejected, match="quarantined, so its code cannot be asked"):
+                await query
+            gates["long"].set()
+
+    play(tmp_path, body, shards=1)
+
+
+async def knows_asked(client: Client) -> bool:
+    try:
+        await client.start("asked", "probe", on_running="use_existing", on_finished="use_existing")
+    except UnknownWorkflow:
+        return False
+    return True
