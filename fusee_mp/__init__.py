@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fusee_mp.errors import Cancelled as Cancelled
     from fusee_mp.errors import ChildFailed as ChildFailed
     from fusee_mp.errors import DamagedLog as DamagedLog
+    from fusee_mp.errors import Denied as Denied
     from fusee_mp.errors import FuseeError as FuseeError
     from fusee_mp.errors import LeaseLost as LeaseLost
     from fusee_mp.errors import NonDeterminismError as NonDeterminismError
@@ -74,7 +75,7 @@ __version__ = "0.1.0"
 # Where each public name stands. A test holds this list and the one above equal.
 _HOMES = {
     "duration": "Duration",
-    "errors": "AlreadyExists Busy Cancelled ChildFailed DamagedLog FuseeError LeaseLost NonDeterminismError NotFound PayloadError "
+    "errors": "AlreadyExists Busy Cancelled ChildFailed DamagedLog Denied FuseeError LeaseLost NonDeterminismError NotFound PayloadError "
               "ProtocolError Rejected StepFailed StorageError StorageFull Terminated TimedOut Unavailable UnknownWorkflow WorkflowFailed",
     "payload.cipher": "AesGcm",
     "payload.classes": "register_exception",

@@ -167,3 +167,30 @@ SCHEDULE_TRIGGERS_MAX = 1_000
 
 assert SCHEDULE_INPUT_BYTES_MAX + MIB < PAYLOAD_BYTES_MAX
 assert WINDOWS_CLOSED_MAX * 2 * WORKFLOW_ID_BYTES_MAX < RECORD_BYTES_MAX
+
+# A tokens file, and a file of certificates. Larger ones are mistaken for something else.
+TOKENS_BYTES_MAX = 256 * KIB
+PEM_BYTES_MAX = 1 * MIB
+# A token: its name, and its secret, which nobody must be able to guess. 32 characters of base64 are 192 bits.
+TOKEN_NAME_CHARS_MAX = 64
+TOKEN_SECRET_CHARS_MIN = 32
+TOKEN_SECRET_CHARS_MAX = 256
+# Random bytes of each side in a proof, so that none fits twice.
+NONCE_BYTES = 32
+# Connections of one process that are being secured or have not said what they want; beyond these the oldest of the address that has
+# most gives way. A handshake has about 60 KiB.
+DOOR_PENDING_MAX = 256
+# So long may each phase of beginning a connection take, however the bytes trickle: TLS, the proof of a token, the first frame.
+DOOR_TLS_MS = 5_000
+DOOR_PROOF_MS = 5_000
+DOOR_GREETING_MS = 10_000
+# A frame of a proof, the first frame to a shard process, and what all first frames may hold in one process.
+PROOF_FRAME_BYTES_MAX = 8 * KIB
+GREETING_FRAME_BYTES_MAX = 64 * KIB
+DOOR_BYTES_MAX = 16 * MIB
+# Connections of the whole server unless `serve` is told otherwise, and those of workers to one shard, which clients leave room for.
+CONNECTIONS_DEFAULT = 16_384
+WORKER_CONNECTIONS_MAX = 64
+
+assert CONTROL_FRAME_BYTES_MAX < DOOR_BYTES_MAX
+assert NAME_BYTES_MAX < PROOF_FRAME_BYTES_MAX <= GREETING_FRAME_BYTES_MAX

@@ -143,6 +143,12 @@ class LeaseLost(FuseeError):
     code = "lease_lost"
 
 
+class Denied(FuseeError):
+    """One side could not prove who it is, or its token does not go as far as what was asked. Nothing was done."""
+
+    code = "denied"
+
+
 class Unavailable(FuseeError):
     """The shard or server cannot be reached, or did not answer in time."""
 
@@ -159,7 +165,7 @@ BY_CODE: dict[str, type[FuseeError]] = {
     kind.code: kind
     for kind in (
         NotFound, AlreadyExists, Rejected, WorkflowFailed, StepFailed, ChildFailed, Cancelled, Terminated, TimedOut, Busy,
-        UnknownWorkflow, NonDeterminismError, PayloadError, StorageError, StorageFull, DamagedLog, LeaseLost, Unavailable,
-        ProtocolError,
+        UnknownWorkflow, NonDeterminismError, PayloadError, StorageError, StorageFull, DamagedLog, LeaseLost, Denied,
+        Unavailable, ProtocolError,
     )
 }

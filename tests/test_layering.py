@@ -23,6 +23,7 @@ ROWS = (
 GRANTED = {
     ("duration", "bounds"), ("duration", "errors"), ("names", "bounds"), ("names", "errors"),  # The words that all others use.
     ("router", "shardproc"), ("shardproc", "keeper"),  # A process starts its children, and knows what to say to them.
+    ("security", "wire"),  # Proofs travel in frames.
     ("cli", "gateway"),
 }
 ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names}

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from fusee_mp.cli.options import CODEC
+from fusee_mp.cli.options import CODEC, place
 from fusee_mp.errors import FuseeError, NotFound, Unavailable
 from fusee_mp.payload.sealing import PayloadCodec
 from fusee_mp.sdk.client import Client
@@ -37,8 +37,8 @@ async def _ask(address: str, body: Callable[[Client], Awaitable[T]], timeout_ms:
             if not limit.expired():
                 raise
             raise Unavailable(
-                f"the server at {address} did not answer within {(timeout_ms or 0) / 1000:g} s. `fusee-mp shards` shows whether a worker "
-                "holds the shard that was asked; a change that was asked for may still be made", address=address,
+                f"the server at {place(address)} did not answer within {(timeout_ms or 0) / 1000:g} s. `fusee-mp shards` shows whether a"
+                " worker holds the shard that was asked; a change that was asked for may still be made", address=place(address),
             ) from None
 
 

@@ -8,6 +8,7 @@ import os
 import shlex
 from collections.abc import Callable
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
 
 import click
 
@@ -68,6 +69,7 @@ def _address(text: str) -> str:
 ADDRESS: Final = Checked("address", _address)
 DURATION_MS: Final = Checked("duration", lambda text: to_ms(text, "duration"))
 ID: Final = Checked("id", check_id)
+FILE: Final = click.Path(dir_okay=False, resolve_path=True)
 JSON: Final = Checked("json", read_json)
 NAME: Final = Checked("name", lambda text: checked_name("workflow or signal", text))
 WHERE: Final = Checked("json", _where)
@@ -79,10 +81,34 @@ def _codec(target: str) -> Any:
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-address_alone = click.option(
-    "--address", type=ADDRESS, envvar="FUSEE_ADDRESS", default=DEFAULT_ADDRESS, show_default=True, show_envvar=True,
-    metavar="HOST:PORT|unix:PATH", help="Where the server listens.",
+_ADDRESS_OPTIONS: Final = (
+    click.option("--address", type=ADDRESS, envvar="FUSEE_ADDRESS", default=DEFAULT_ADDRESS, show_default=True, show_envvar=True,
+                 metavar="HOST:PORT|unix:PATH", help="Where the server listens."),
+    click.option("--token-file", type=FILE, envvar="FUSEE_TOKEN_FILE", show_envvar=True, metavar="FILE",
+                 help="The token that a server with tokens asks for: its line of the server's file."),
+    click.option("--ca", type=FILE, envvar="FUSEE_CA", show_envvar=True, metavar="FILE",
+                 help="The CA of the server's certificate; with it the connection is made over TLS."),
+    click.option("--cert", type=FILE, envvar="FUSEE_CERT", show_envvar=True, metavar="FILE",
+                 help="A certificate of ours, for a server that asks for one."),
+    click.option("--key", type=FILE, envvar="FUSEE_KEY", show_envvar=True, metavar="FILE", help="The certificate's key."),
 )
+
+
+def address_alone(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Where to ask: `--address` and what goes with it, as one address."""
+
+    @functools.wraps(command)
+    def with_address(
+        address: str, token_file: str | None, ca: str | None, cert: str | None, key: str | None, **others: Any
+    ) -> Any:
+        given = {"token-file": token_file, "ca": ca, "cert": cert, "key": key}
+        return command(address=_whole_address(address, {name: path for name, path in given.items() if path}), **others)
+
+    for option in reversed(_ADDRESS_OPTIONS):
+        with_address = option(with_address)
+    return with_address
+
+
 _codec_option = click.option(
     "--codec", type=Checked("codec", _codec), envvar="FUSEE_CODEC", show_envvar=True, expose_value=False, metavar="MODULE[:ATTR]",
     callback=lambda ctx, param, codec: ctx.meta.__setitem__(CODEC, codec),
@@ -93,6 +119,22 @@ _codec_option = click.option(
 def address(command: Callable[..., Any]) -> Callable[..., Any]:
     """Where to ask, and with which codec; `ask` (asking.py) finds the codec itself."""
     return address_alone(_codec_option(command))
+
+
+def place(address: str) -> str:
+    """An address as it is shown, without its options."""
+    return address.partition("?")[0]
+
+
+def _whole_address(text: str, files: dict[str, str]) -> str:
+    """What is given as an option of its own comes before what the address says of it."""
+    place, _, query = text.partition("?")
+    chosen = {**dict(parse_qsl(query, keep_blank_values=True)), **files}
+    whole = f"{place}?{urlencode(chosen)}" if chosen else place
+    try:
+        return _address(whole)
+    except Rejected as error:
+        raise click.UsageError(error.message) from None
 
 
 answer_timeout = click.option(

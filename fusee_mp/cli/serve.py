@@ -5,16 +5,27 @@ from typing import Any
 
 import click
 
-from fusee_mp.bounds import PAYLOAD_BYTES_MAX
+from fusee_mp.bounds import CONNECTIONS_DEFAULT, PAYLOAD_BYTES_MAX
 from fusee_mp.cli import options
 from fusee_mp.cli import parent as parent_
 from fusee_mp.cli.main import COMMANDS
+from fusee_mp.errors import Rejected
 
 HELP = COMMANDS["serve"] + """ DIR (./data unless given) holds everything; it is made when missing.
 
 One line on stdout says when the server is ready and where it listens; the log is on stderr. SIGTERM or Ctrl-C lets the workers finish and
-hand back first; a second one ends at once. A server that was killed goes on from its directory when it is started again.
+hand back first; a second one ends at once. SIGHUP reads certificates and tokens again. A server that was killed goes on from its directory
+when it is started again.
 """
+
+
+def _mode(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and set(text) <= set("01234567")):
+        raise Rejected(f"expected file mode bits as for chmod, such as 660, found {text!r}")
+    return int(text, 8)
+
+
+MODE = options.Checked("mode", _mode)
 
 
 @click.command(help=HELP)
@@ -37,11 +48,18 @@ hand back first; a second one ends at once. A server that was killed goes on fro
 @click.option("--archive-history", is_flag=True, help="Move the journals of workflows whose retention has ended to the archive.")
 @click.option("--payload-bytes-max", type=click.IntRange(1, PAYLOAD_BYTES_MAX), default=PAYLOAD_BYTES_MAX, show_default=True,
               metavar="BYTES", help="Larger inputs, results, signals and so on are refused where they are given.")
+@click.option("--tls-cert", default="", metavar="FILE", help="Speak TLS on TCP, with this certificate (PEM).")
+@click.option("--tls-key", default="", metavar="FILE", help="The certificate's key, which only its user may read.")
+@click.option("--tls-ca", default="", metavar="FILE", help="Ask those who connect for a certificate of this CA.")
+@click.option("--tokens", default="", metavar="FILE",
+              help="Ask those who connect over TCP for a token of this file: lines SCOPE NAME SECRET, scopes full, client and read.")
+@click.option("--insecure", is_flag=True, help="Listen beyond this machine although TLS or tokens are missing.")
+@click.option("--unix-mode", type=MODE, default="600", show_default=True, metavar="MODE", help="Who may use the Unix socket: its mode.")
+@click.option("--connections", default=CONNECTIONS_DEFAULT, show_default=True, metavar="N", help="At most so many at once, in all.")
 @parent_.option
 @options.log_level
 @options.as_json
 def command(parent: int | None, log_level: str, as_json: bool, listen: tuple[str, ...], **settings: Any) -> int:
-    from fusee_mp.errors import Rejected
     from fusee_mp.router.main import print_ready, run
     from fusee_mp.router.options import ServeOptions
 

@@ -43,7 +43,8 @@ async def ask_server_status(address: str, timeout_ms: int) -> dict[str, Any]:
         async with asyncio.timeout(timeout_ms / 1000):
             answer = await connection.ask(m.Status())
     except TimeoutError:
-        raise Unavailable(f"the router at {address} did not answer within {timeout_ms / 1000:g} s", address=address) from None
+        place = options.place(address)
+        raise Unavailable(f"the router at {place} did not answer within {timeout_ms / 1000:g} s", address=place) from None
     finally:
         connection.close("it was only asked for the server's state")
     assert isinstance(answer, m.Status)

@@ -12,6 +12,7 @@ from typing import Final
 
 import click
 
+from fusee_mp.cli import options
 from fusee_mp.cli.modules import Program, load
 from fusee_mp.cli.output import say_json
 from fusee_mp.errors import Unavailable
@@ -84,5 +85,5 @@ def _say_ready(job: Job, worker: Worker, workflows: list[str]) -> None:
         say_json({"ready": worker.name, "pid": os.getpid(), "held": worker.held, "workflows": workflows})
     else:
         held = ", ".join(map(str, worker.held))
-        click.echo(f"worker {worker.name} ready at {job.address}: holds shard {held}; workflows {', '.join(workflows)}")
+        click.echo(f"worker {worker.name} ready at {options.place(job.address)}: holds shard {held}; workflows {', '.join(workflows)}")
     sys.stdout.flush()

@@ -105,14 +105,17 @@ class UnixSocket:
                 self._path.unlink()
 
 
-def bind_unix(path: Path) -> UnixSocket:
-    """Listen on a path, in place of a dead server's socket but not of anything else. Raises Unavailable."""
+def bind_unix(path: Path, mode: int = 0o600) -> UnixSocket:
+    """Listen on a path, in place of a dead server's socket but not of anything else. The file never has more than the mode. Raises
+    Unavailable."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
         with _locked(path.parent):
             _clear(path)
+            os.fchmod(sock.fileno(), 0o600)  # the file gets the socket's mode at its birth
             sock.bind(str(path))
+            os.chmod(path, mode)
             sock.listen(BACKLOG)
             return UnixSocket(sock, path)
     except OSError as error:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fusee_mp.bounds import ROUTER_WAITING_MAX, ROUTER_WAITING_MS
-from fusee_mp.router.farewell import Farewells
+from fusee_mp.security.farewell import Farewells
 
 
 @dataclass(slots=True)

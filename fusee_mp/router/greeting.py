@@ -15,7 +15,8 @@ from typing import Final
 
 from fusee_mp.bounds import ROUTER_GREETING_MS, ROUTER_GREETINGS_MAX
 from fusee_mp.errors import ProtocolError
-from fusee_mp.router.farewell import Farewells
+from fusee_mp.security.crowd import Crowd, host_of
+from fusee_mp.security.farewell import Farewells
 from fusee_mp.wire.preface import PREFACE_BYTES, Preface
 from fusee_mp.wire.preface import decode as decode_preface
 
@@ -26,7 +27,7 @@ HTTP_ANSWER: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nC
 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Greeting:
     sock: socket.socket
     received: bytes = b""
@@ -40,19 +41,19 @@ class Greetings:
         self, loop: asyncio.AbstractEventLoop, on_greeted: Callable[[socket.socket, Preface, bytes], None], farewells: Farewells
     ) -> None:
         self._loop, self._on_greeted, self._farewells = loop, on_greeted, farewells
-        self._pending: dict[int, _Greeting] = {}  # by descriptor, the oldest first
+        self._pending: Crowd[_Greeting] = Crowd()
 
     def add(self, sock: socket.socket) -> None:
         """Take a connection; its preface may be there already."""
         greeting = _Greeting(sock)
         if len(self._pending) >= ROUTER_GREETINGS_MAX:
-            self._refuse(next(iter(self._pending.values())), f"over {ROUTER_GREETINGS_MAX} connections have not said what they are for")
-        self._pending[sock.fileno()] = greeting
+            self._refuse(self._pending.who_gives_way(), f"over {ROUTER_GREETINGS_MAX} connections have not said what they are for")
+        self._pending.add(greeting, host_of(sock))
         self._loop.add_reader(sock.fileno(), self._on_readable, greeting)
         self._on_readable(greeting)
 
     def tick(self, passed_ms: int) -> None:
-        for greeting in list(self._pending.values()):
+        for greeting in self._pending.members():
             greeting.age_ms += passed_ms
             if greeting.age_ms >= ROUTER_GREETING_MS:
                 found = f"{len(greeting.received)} ({greeting.received.hex(' ')})" if greeting.received else "none"
@@ -60,7 +61,7 @@ class Greetings:
 
     def close(self, reason: str) -> None:
         """Refuse all that are pending."""
-        for greeting in list(self._pending.values()):
+        for greeting in self._pending.members():
             self._refuse(greeting, reason)
 
     def _on_readable(self, greeting: _Greeting) -> None:
@@ -95,5 +96,5 @@ class Greetings:
         self._farewells.goodbye(greeting.sock, reason)
 
     def _forget(self, greeting: _Greeting) -> None:
-        del self._pending[greeting.sock.fileno()]
+        self._pending.remove(greeting)
         self._loop.remove_reader(greeting.sock.fileno())

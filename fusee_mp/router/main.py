@@ -29,6 +29,8 @@ def print_ready(addresses: list[str]) -> None:
 def run(options: ServeOptions, on_ready: Callable[[list[str]], None] = print_ready) -> int:
     """Serve until SIGTERM or SIGINT; a second one ends at once. Returns the exit code: 0 stopped in order, 1 failed or hurried.
 
+    SIGHUP reads certificates and tokens again, where there are any.
+
     What goes wrong is told on stderr. Takes the signals of the process while it runs.
     """
     uvloop = _uvloop()
@@ -47,6 +49,9 @@ async def _run(options: ServeOptions, on_ready: Callable[[list[str]], None]) -> 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _stop, router, number)
             undo.callback(loop.remove_signal_handler, number)
+        if options.key_files.has_any:  # else a hang-up ends the server, as it ends other programs
+            loop.add_signal_handler(signal.SIGHUP, router.reload)
+            undo.callback(loop.remove_signal_handler, signal.SIGHUP)
         await router.serve(on_ready)
     return EXIT_FAILED if router.was_hurried else EXIT_DONE
 

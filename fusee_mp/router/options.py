@@ -1,6 +1,7 @@
 """What a server is told at its start, checked as a whole before anything is opened."""
 from __future__ import annotations
 
+import ipaddress
 import os
 import sys
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any, Final, Literal
 from fusee_mp import bounds
 from fusee_mp.errors import Rejected
 from fusee_mp.log.options import LogOptions
+from fusee_mp.security.keys import KeyFiles
 
 DEFAULT_LISTEN: Final = "127.0.0.1:7410"
 # `-P`: a module of the user's that stands in the working directory must not be taken for one of ours.
@@ -27,7 +29,9 @@ class ServeOptions:
     answer a shard process is killed and started again, after so long without progress of its store it is reported. `program`: what
     runs a shard process; its options follow as JSON. `retention_ms`: how long ended runs are kept, None for ever; `keep_history`: their
     journals too; `archive_history`: then these go to the archive. `payload_bytes_max`: larger payloads are refused, by clients and workers
-    where they are given.
+    where they are given. `tls_cert`, `tls_key`: TCP listeners speak TLS; with `tls_ca` who connects needs a certificate of it. `tokens`: a
+    file of tokens, one of which who connects over TCP must prove to have. `insecure`: listen beyond this machine without these.
+    `unix_mode`: mode of the Unix socket's file, which is who may use it. `connections`: at most so many at once, in all.
     """
 
     dir: str
@@ -45,6 +49,13 @@ class ServeOptions:
     keep_history: bool = True
     archive_history: bool = False
     payload_bytes_max: int = bounds.PAYLOAD_BYTES_MAX
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+    tokens: str = ""
+    insecure: bool = False
+    unix_mode: int = 0o600
+    connections: int = bounds.CONNECTIONS_DEFAULT
     program: tuple[str, ...] = SHARD_PROGRAM
 
     def __post_init__(self) -> None:
@@ -63,7 +74,10 @@ class ServeOptions:
         _require(0 < found <= most, "payload_bytes_max", f"1 to {most:,} bytes", found)
         _require(0 <= self.grace_ms <= bounds.DURATION_MS_MAX, "grace_ms", "0 ms or more", self.grace_ms)
         _require(self.revoke_ms >= 2 * self.ping_ms, "revoke_ms", f"at least twice ping_ms ({self.ping_ms})", self.revoke_ms)
+        _require(0 <= self.unix_mode <= 0o777, "unix_mode", "file mode bits, as in 660", oct(self.unix_mode))
+        _require(0 < self.connections <= 1 << 20, "connections", "1 to 1048576", self.connections)
         LogOptions(**self.log)
+        assert self.key_files is not None  # raises for those that cannot be together
         for address in self.listen:
             split_address(address)
 
@@ -71,6 +85,10 @@ class ServeOptions:
     def log(self) -> dict[str, Any]:
         """The log's part, for a shard process. A worker stays awake with it for the flush of a single record."""
         return {"segment_bytes": self.segment_bytes, "flush": self.flush, "awake_processes": 2}
+
+    @property
+    def key_files(self) -> KeyFiles:
+        return KeyFiles(self.tls_cert, self.tls_key, self.tls_ca, self.tokens)
 
     @property
     def unix_path(self) -> Path | None:
@@ -86,6 +104,18 @@ def split_address(address: str) -> tuple[str, int]:
         "listen", "HOST:PORT with a port from 0 to 65535 and an IPv6 address in brackets", address,
     )
     return host[1:-1] if is_bracketed else host, int(port)
+
+
+def check_exposure(options: ServeOptions, host: str) -> None:
+    """Raises Rejected for an address that others can reach while TLS or tokens are missing."""
+    if options.insecure or ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        return
+    missing = " and ".join(name for name, there in (("TLS", options.tls_cert), ("tokens", options.tokens)) if not there)
+    if missing:
+        raise Rejected(
+            f"listening on {host}, beyond this machine, needs TLS and tokens, and there is no {missing}: give --tls-cert, --tls-key and"
+            " --tokens, or listen on 127.0.0.1 or a Unix socket. --insecure listens all the same: then whoever reaches the port may do"
+            " everything", option="listen", found=host)
 
 
 def _require(holds: bool, name: str, expected: str, found: object, advice: str = "") -> None:

@@ -23,6 +23,7 @@ from fusee_mp.router.health import STARTING_WARN_MS, Health
 from fusee_mp.router.options import ServeOptions
 from fusee_mp.router.process import ShardProcess
 from fusee_mp.router.restarts import GIVE_UP_DEATHS, GIVE_UP_WINDOW_MS, Restarts
+from fusee_mp.security.keys import Material
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame
 
@@ -62,8 +63,10 @@ class Processes:
     """`start` them, `tick` regularly, then `stop`, in the end `kill`; `all_gone` is said when none is left after a stop."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, options: ServeOptions, shards: int, server: str, floor: Floor, clock_ms: Callable[[], int]
+        self, loop: asyncio.AbstractEventLoop, options: ServeOptions, shards: int, server: str, floor: Floor, clock_ms: Callable[[], int],
+        material: Material = Material(),
     ) -> None:
+        self._material = material
         self._loop, self._options, self._server, self._floor, self._clock_ms = loop, options, server, floor, clock_ms
         self._is_stopping = False
         self.slots = [Slot(shard, Health(options.silence_ms)) for shard in range(shards)]
@@ -96,6 +99,13 @@ class Processes:
             return False
         slot.process.send(m.Adopt(preface), (sock.detach(),))
         return True
+
+    def keyed(self, material: Material) -> None:
+        """There are other keys, for all and for those that will be started. Raises OSError, and perhaps some have them."""
+        self._material = material
+        for slot in self.slots:
+            if slot.process is not None:
+                slot.process.send(m.Keys(), (material.to_descriptor(),))
 
     def stop(self, grace_ms: int) -> None:
         """Ask all to end, and start none again. One that is not ready has nothing to bring to an end: it is killed."""
@@ -157,6 +167,8 @@ class Processes:
                 self._loop, slot.shard, lambda control, pid: self._command(slot.shard, control, pid),
                 lambda message, frame: self._take(slot, message, frame), lambda: self._over(slot),
             )
+            if self._options.key_files.has_any:  # before its first connection
+                slot.process.send(m.Keys(), (self._material.to_descriptor(),))
         except OSError as error:
             self._died(slot, f"could not be started: {error}")
 
@@ -166,6 +178,7 @@ class Processes:
             "data": os.path.abspath(o.dir), "shard": shard, "shards": len(self.slots), "control": control, "parent": pid,
             "server": self._server, "log": o.log, "ping_ms": o.ping_ms, "revoke_ms": o.revoke_ms,
             "checkpoint_interval_ms": o.checkpoint_interval_ms, "payload_bytes_max": o.payload_bytes_max,
+            "is_secured": o.key_files.has_any, "connections": -(-o.connections // len(self.slots)),
         }
         return [*o.program, json.dumps(told)]
 

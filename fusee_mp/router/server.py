@@ -28,16 +28,18 @@ from fusee_mp.router import lease_events as t
 from fusee_mp.router.binding import bind_tcp, bind_unix, bound_address
 from fusee_mp.router.dispatch import Dispatch
 from fusee_mp.router.elsewhere import Elsewhere
-from fusee_mp.router.farewell import Farewells
 from fusee_mp.router.greeting import Greetings
 from fusee_mp.router.health import Ticks
 from fusee_mp.router.leases import LeaseTable
 from fusee_mp.router.links import Links
 from fusee_mp.router.listener import Listener
-from fusee_mp.router.options import ServeOptions
+from fusee_mp.router.options import ServeOptions, check_exposure
 from fusee_mp.router.processes import Processes
 from fusee_mp.router.sessions import Sessions
 from fusee_mp.router.status import server_status
+from fusee_mp.security.door import Door
+from fusee_mp.security.farewell import Farewells
+from fusee_mp.security.keys import Keys, Material
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.preface import ConnectionKind, Preface
 
@@ -110,6 +112,18 @@ class Router:
         self._is_stopping = True
         self._changed.set()
 
+    def reload(self) -> None:
+        """Read certificate, key, CA and tokens again, for connections that come from now on. With files that cannot be used nothing
+        changes."""
+        try:
+            material, keys = self._read_keys()
+            self._processes.keyed(material)
+        except (FuseeError, OSError) as error:
+            LOG.error("certificates and tokens were not read again, those at hand stay in use: %s", error)
+            return
+        self._door.keys = keys
+        LOG.info("certificates and tokens were read again: %s", keys)
+
     @property
     def was_hurried(self) -> bool:
         """It was not given the time to end in order."""
@@ -119,6 +133,7 @@ class Router:
 
     def _open(self, closing: AsyncExitStack) -> None:
         o = self._options
+        material, keys = self._read_keys()
         directory = Path(o.dir)
         with _made(directory):
             sockets = self._bind(closing)
@@ -128,24 +143,31 @@ class Router:
         self._table, self._elsewhere = LeaseTable(shards), Elsewhere()
         self._farewells = Farewells(self._loop)
         closing.callback(self._farewells.close)
-        self._processes = Processes(self._loop, o, shards, self._server, self, clock_ms)
+        self._processes = Processes(self._loop, o, shards, self._server, self, clock_ms, material)
+        self._door = Door(self._loop, self._farewells, LOG, keys)
         self._links = Links(self._processes.send)
         self._dispatch = Dispatch(shards, self._processes.adopt, self._farewells)
         self._greetings = Greetings(self._loop, self._greeted, self._farewells)
         welcome = m.Welcome(
             self._server, shards, o.ping_ms, o.revoke_ms, 0, o.retention_ms, o.keep_history, o.archive_history, o.payload_bytes_max)
-        self._sessions = Sessions(self._loop, welcome, self, self._farewells)
+        self._sessions = Sessions(welcome, self, self._door)
         self._listener = Listener(self._loop, sockets, self._greetings.add)
         closing.push_async_callback(self._end)
+
+    def _read_keys(self) -> tuple[Material, Keys]:
+        files = self._options.key_files
+        material = files.read()
+        return material, Keys.of(material, f"the tokens file {files.tokens}")
 
     def _bind(self, closing: AsyncExitStack) -> list[socket.socket]:
         sockets: list[socket.socket] = []
         for address in self._options.listen:
             for sock in bind_tcp(address):
                 closing.callback(sock.close)
+                check_exposure(self._options, sock.getsockname()[0])
                 sockets.append(sock)
         if self._options.unix_path is not None:
-            unix = bind_unix(self._options.unix_path)
+            unix = bind_unix(self._options.unix_path, self._options.unix_mode)
             closing.callback(unix.close)
             sockets.append(unix.sock)
         self._addresses = [bound_address(sock) for sock in sockets]
@@ -181,6 +203,7 @@ class Router:
         self._is_hurried = hurried
         self._greetings.close(STOPPING)
         self._dispatch.close(STOPPING)
+        self._door.close(STOPPING)
         await self._sessions.close(STOPPING)
 
     async def _until(self, holds: Callable[[], bool], deadline_ms: int | None = None) -> None:
@@ -207,7 +230,6 @@ class Router:
         passed_ms = self._ticks.passed(now_ms)
         self._greetings.tick(passed_ms)
         self._dispatch.tick(passed_ms)
-        self._farewells.tick(passed_ms)
         self._sessions.tick(passed_ms, now_ms)
         self._processes.tick(passed_ms)
         self._links.link()
@@ -217,7 +239,7 @@ class Router:
 
     def _greeted(self, sock: socket.socket, preface: Preface, data: bytes) -> None:
         if preface.kind is ConnectionKind.CONTROL:
-            self._sessions.add(sock)
+            self._sessions.add(sock, data)
         else:
             self._dispatch.take(sock, preface.shard, data)
 

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from fusee_mp.bounds import CONTROL_FRAME_BYTES_MAX, ROUTER_SESSIONS_MAX, WORKER_NAME_CHARS_MAX
-from fusee_mp.errors import ProtocolError, Rejected
-from fusee_mp.router.farewell import Farewells
+from fusee_mp.errors import Denied, ProtocolError, Rejected
+from fusee_mp.security.door import Door, Entry
+from fusee_mp.security.token import Scope
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, FrameDecoder
 from fusee_mp.wire.kinds import Kind
@@ -38,12 +39,12 @@ class Desk(Protocol):
 class Session(Stream):
     """One control connection. `hello` is there once it is a worker's."""
 
-    def __init__(self, number: int, welcome: m.Welcome, desk: Desk, on_lost: Callable[[Session], None]) -> None:
+    def __init__(self, number: int, scope: Scope, welcome: m.Welcome, desk: Desk, on_lost: Callable[[Session], None]) -> None:
         super().__init__()
         self._decoder = FrameDecoder(CONTROL_FRAME_BYTES_MAX)
         self.number = number
         self.hello: m.Hello | None = None
-        self._welcome, self._desk, self._on_lost = welcome, desk, on_lost
+        self._scope, self._welcome, self._desk, self._on_lost = scope, welcome, desk, on_lost
         self._silent_ms = 0
         self._heard_at = 0.0
 
@@ -76,6 +77,9 @@ class Session(Stream):
     def _hello(self, hello: m.Hello, request: int) -> None:
         if self.hello is not None:
             raise ProtocolError("a session says HELLO once: open another connection")
+        if self._scope < Scope.FULL:
+            self.send(m.error_message(Denied(f"a worker needs a token of scope full, this one has {self._scope.name.lower()}")), request)
+            return
         check_hello(hello, self._welcome.shards)
         self.hello = hello
         self.send(self._welcome, request)
@@ -134,33 +138,25 @@ _HANDLERS: Final[dict[Kind, Callable[[Session, Any, int], None]]] = {
 class Sessions:
     """All control connections, by number. Owns the sockets given to `add`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, welcome: m.Welcome, desk: Desk, farewells: Farewells) -> None:
-        self._loop, self._welcome, self._desk, self._farewells = loop, welcome, desk, farewells
+    def __init__(self, welcome: m.Welcome, desk: Desk, door: Door) -> None:
+        self._welcome, self._desk, self._door = welcome, desk, door
         self._open: dict[int, Session] = {}
-        self._opening: set[asyncio.Task[None]] = set()
+        self._entry = Entry(self._begin, self._full, CONTROL_FRAME_BYTES_MAX)
         self._last = 0
 
-    def add(self, sock: socket.socket) -> None:
+    def add(self, sock: socket.socket, preface: bytes) -> None:
         """Take a connection whose preface was read."""
-        if len(self._open) + len(self._opening) >= ROUTER_SESSIONS_MAX:
-            self._farewells.goodbye(sock, f"there are {ROUTER_SESSIONS_MAX} control connections already: close some")
-            return
-        task = self._loop.create_task(self._begin(sock))
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+        self._door.admit(sock, preface, self._entry)
 
-    async def _begin(self, sock: socket.socket) -> None:
+    def _full(self) -> str:
+        if len(self._open) < ROUTER_SESSIONS_MAX:
+            return ""
+        return f"there are {ROUTER_SESSIONS_MAX} control connections already: close some"
+
+    def _begin(self, scope: Scope) -> Session:
         self._last += 1
-        session = Session(self._last, self._welcome, self._desk, self._lost)
-        self._open[session.number] = session
-        try:
-            await self._loop.connect_accepted_socket(lambda: session, sock)
-        except BaseException as error:
-            self._open.pop(session.number, None)
-            sock.close()
-            if not isinstance(error, OSError):
-                raise
-            LOG.info("a control connection ended before it began: %s", error)
+        session = self._open[self._last] = Session(self._last, scope, self._welcome, self._desk, self._lost)
+        return session
 
     def send(self, number: int, message: m.Message) -> None:
         """Send to a session; one that is gone has been reported as left."""
@@ -185,8 +181,6 @@ class Sessions:
 
     async def close(self, reason: str) -> None:
         """Say goodbye to all. Returns when the last word has left, or at once if a peer does not read."""
-        for task in list(self._opening):
-            task.cancel()
         for session in list(self._open.values()):
             session.close(reason)
         await asyncio.sleep(0)

@@ -28,7 +28,7 @@ from fusee_mp.core.calls import (
 from fusee_mp.core.time_calls import BackfillCall, ChangeScheduleCall, GatherCall, ScheduleCall, SchedulesCall, ScheduleShown
 from fusee_mp.errors import FuseeError, ProtocolError, Unavailable
 from fusee_mp.payload.sealing import PLAIN, PayloadCodec, Payloads
-from fusee_mp.sdk.address import Address, parse_address
+from fusee_mp.sdk.address import Address, FilePath, parse_address
 from fusee_mp.sdk.connection import Connection, Lost, connect
 from fusee_mp.sdk.methods import Methods
 from fusee_mp.store.reads import question
@@ -73,12 +73,17 @@ class Client(Methods):
         self._is_closed = False
 
     @staticmethod
-    def connect(address: str, *, name: str = "", codec: PayloadCodec | None = None) -> Connecting:
-        """A client of the server at this address: `async with Client.connect(..) as client`. Raises Unavailable, Rejected.
+    def connect(
+        address: str, *, name: str = "", codec: PayloadCodec | None = None, ca: FilePath | None = None, cert: FilePath | None = None,
+        key: FilePath | None = None, token_file: FilePath | None = None,
+    ) -> Connecting:
+        """A client of the server at this address: `async with Client.connect(..) as client`. Raises Unavailable, Rejected, Denied.
 
         codec: seals payloads before they leave and opens those that come; the server never has its key, the workers need it too.
+        ca, cert, key, token_file: files for a server with TLS and tokens, in place of those that the address names: the CA of its
+        certificate (without one there is no TLS), a certificate of ours with its key, a token.
         """
-        return Connecting(Client(parse_address(address), name, Payloads(codec)))
+        return Connecting(Client(parse_address(address).secured(ca, cert, key, token_file), name, Payloads(codec)))
 
     @property
     def shards(self) -> int:

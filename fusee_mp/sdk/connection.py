@@ -9,8 +9,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from fusee_mp.errors import BY_CODE, FuseeError, ProtocolError, Unavailable
+from fusee_mp.errors import BY_CODE, Denied, FuseeError, ProtocolError, Unavailable
 from fusee_mp.sdk.address import Address
+from fusee_mp.security.caller import denial, reach
+from fusee_mp.security.tls import explain
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame
 from fusee_mp.wire.kinds import Kind
@@ -20,6 +22,7 @@ from fusee_mp.wire.stream import Stream
 CONNECT_TIMEOUT_S: Final = 5.0
 # The router itself refuses a connection that no shard process takes, after 5 s.
 GREETING_TIMEOUT_S: Final = 10.0
+SECURED_TIMEOUT_S: Final = CONNECT_TIMEOUT_S + GREETING_TIMEOUT_S
 C = TypeVar("C", bound="Connection")
 M = TypeVar("M", bound=m.Message)
 
@@ -36,7 +39,9 @@ class Connection(Stream):
 
     def __init__(self, preface: Preface) -> None:
         super().__init__()
-        self._preface = preface
+        self.preface = preface
+        self.is_announced = False  # the preface has been sent
+        self._denial = ""
         self._requests = 0
         self._asked: dict[int, asyncio.Future[Frame]] = {}
         self._parts: dict[int, list[bytes]] = {}
@@ -47,7 +52,8 @@ class Connection(Stream):
 
     def opened(self) -> None:
         assert self._transport is not None
-        self._transport.write(self._preface.encode())
+        if not self.is_announced:
+            self._transport.write(self.preface.encode())
         self._beating = asyncio.get_running_loop().call_later(self.beat_s, self.beat)
 
     def beat(self) -> None:
@@ -125,6 +131,11 @@ class Connection(Stream):
     def cancelled(self, request: int, shard: int) -> None:
         """Nobody waits for this answer any more."""
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        # In TLS 1.3 the server looks at our certificate when for us the handshake is over.
+        self._denial = explain(exc) if exc is not None else ""
+        super().connection_lost(exc)
+
     def lost(self, reason: str) -> None:
         self.why_lost = reason
         if self._beating is not None:
@@ -132,7 +143,10 @@ class Connection(Stream):
         asked, self._asked = self._asked, {}
         for answer in asked.values():
             if not answer.done():
-                answer.set_exception(Lost(f"the connection was lost: {reason}"))
+                answer.set_exception(self._loss(reason))
+
+    def _loss(self, reason: str) -> FuseeError:
+        return Denied(self._denial) if self._denial else denial(reason) or Lost(f"the connection was lost: {reason}")
 
 
 def error_of(error: m.Error) -> FuseeError:
@@ -141,17 +155,27 @@ def error_of(error: m.Error) -> FuseeError:
 
 
 async def connect(address: Address, make: Callable[[], C]) -> C:
-    """Open a connection. Raises Lost, naming the address and what to do."""
-    loop = asyncio.get_running_loop()
+    """Open a connection. Raises Lost, naming the address and what to do; Denied when one side does not accept who the other is."""
+    connection = make()
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            if address.path:
-                _, connection = await loop.create_unix_connection(make, address.path)
-            else:
-                _, connection = await loop.create_connection(make, address.host, address.port)
+        async with asyncio.timeout(SECURED_TIMEOUT_S if address.credentials else CONNECT_TIMEOUT_S):
+            await _open(address, connection)
+    except Unavailable as e:
+        raise Lost(f"no connection with {address}: {e.message}", address=str(address)) from e
     except (OSError, TimeoutError) as e:
         raise Lost(
             f"no server answers at {address}: {e or 'it took too long'}. Start one with `fusee-mp serve`, or give the right address",
             address=str(address),
         ) from e
     return connection
+
+
+async def _open(address: Address, connection: Connection) -> None:
+    loop = asyncio.get_running_loop()
+    if address.path:
+        await loop.create_unix_connection(lambda: connection, address.path)
+    elif address.credentials:
+        connection.is_announced = True
+        await reach(address.host, address.port, connection.preface.encode(), address.credentials, connection)
+    else:
+        await loop.create_connection(lambda: connection, address.host, address.port)

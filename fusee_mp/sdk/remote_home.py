@@ -219,6 +219,9 @@ class RemoteHome(Connection):
         except msgspec.DecodeError as e:
             reply(None, Rejected(f'the call "{message.method}" cannot be read here: {e}. Use the same version on both sides'))
             return
+        if call.__struct_config__.tag != message.method:  # what it may do was judged by its method
+            reply(None, Rejected(f'the call "{message.method}" carries a call "{call.__struct_config__.tag}"'))
+            return
         if message.repeat and hasattr(call, "repeat"):
             call.repeat = True
         self._calls[request] = reply

@@ -20,7 +20,8 @@ from typing import Any, Final, Generic, Self, TypedDict, TypeVar, Unpack, overlo
 from fusee_mp.duration import Duration
 from fusee_mp.errors import Rejected, Unavailable
 from fusee_mp.payload.sealing import PayloadCodec
-from fusee_mp.sdk.client import Client
+from fusee_mp.sdk.address import FilePath
+from fusee_mp.sdk.client import Client, Connecting
 from fusee_mp.sdk.config import Config
 from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.engine import Engine
@@ -333,9 +334,14 @@ class SyncClient(SyncMethods[Client]):
     """`Client` for blocking code. Made by `connect`."""
 
     @classmethod
-    def connect(cls, address: str, *, name: str = "", codec: PayloadCodec | None = None) -> SyncClient:
-        """A client of the server at this address: `with SyncClient.connect(..) as client`. Raises Unavailable, Rejected."""
-        return cls(*_begin("client", lambda: _client(address, name, codec)))
+    def connect(
+        cls, address: str, *, name: str = "", codec: PayloadCodec | None = None, ca: FilePath | None = None, cert: FilePath | None = None,
+        key: FilePath | None = None, token_file: FilePath | None = None,
+    ) -> SyncClient:
+        """A client of the server at this address: `with SyncClient.connect(..) as client`. Options and errors are those of
+        `Client.connect`."""
+        return cls(*_begin("client", lambda: _client(
+            Client.connect(address, name=name, codec=codec, ca=ca, cert=cert, key=key, token_file=token_file))))
 
     async def _close(self) -> None:
         await self._home.close()
@@ -346,8 +352,8 @@ async def _engine(opening: Any) -> Engine:
     return engine
 
 
-async def _client(address: str, name: str, codec: PayloadCodec | None) -> Client:
-    return await Client.connect(address, name=name, codec=codec)
+async def _client(connecting: Connecting) -> Client:
+    return await connecting
 
 
 def _begin(what: str, make: Callable[[], Coroutine[Any, Any, M]]) -> tuple[LoopThread, M]:

@@ -26,7 +26,7 @@ from fusee_mp.runtime.crew import Crew
 from fusee_mp.runtime.retention import Keeping
 from fusee_mp.runtime.shard_runtime import ShardRuntime
 from fusee_mp.runtime.weight import Budget
-from fusee_mp.sdk.address import Address, parse_address
+from fusee_mp.sdk.address import Address, FilePath, parse_address
 from fusee_mp.sdk.client import RECONNECT_FIRST_S, RECONNECT_MOST_S, Client
 from fusee_mp.sdk.config import turn_timeout_ms
 from fusee_mp.sdk.connection import Connection, connect
@@ -121,7 +121,8 @@ class Worker:
     def connect(
         address: str, *, workflows: Sequence[Workflow[Any, Any]], max_shards: int = 0, lifespan: Lifespan | None = None,
         grace: Duration = "30s", name: str = "", codec: PayloadCodec | None = None,
-        park_after: Duration | None = "10s", memory_budget: int | None = None, turn_timeout: Duration = "2s",
+        park_after: Duration | None = "10s", memory_budget: int | None = None, turn_timeout: Duration = "2s", ca: FilePath | None = None,
+        cert: FilePath | None = None, key: FilePath | None = None, token_file: FilePath | None = None,
     ) -> Joining:
         """A worker of the server at this address: `async with Worker.connect(..) as worker: await worker.run()`.
 
@@ -129,13 +130,13 @@ class Worker:
         context manager for pools and clients, entered once the server was reached and before the first lease; never when there is no
         server. grace: what running steps get when it leaves. codec: seals every payload before it goes to the server, which never has
         the key; clients need it too. park_after, memory_budget, turn_timeout: when quiet runs leave memory, and how long code may run
-        without waiting, as in Config.
-        Raises Unavailable when no server answers at first; later it reconnects for ever.
+        without waiting, as in Config. ca, cert, key, token_file: as in Client.connect; the token must be of scope full.
+        Raises Denied when the server does not accept it, Unavailable when no server answers at first; later it reconnects for ever.
         """
         park_after_ms = to_ms_or_none(park_after, "park_after")
         return Joining(Worker(
-            parse_address(address), workflows, max_shards, lifespan, grace, name, Payloads(codec), park_after_ms, memory_budget,
-            turn_timeout_ms(turn_timeout, "turn_timeout")))
+            parse_address(address).secured(ca, cert, key, token_file), workflows, max_shards, lifespan, grace, name, Payloads(codec),
+            park_after_ms, memory_budget, turn_timeout_ms(turn_timeout, "turn_timeout")))
 
     @property
     def held(self) -> list[int]:

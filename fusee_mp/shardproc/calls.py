@@ -23,7 +23,8 @@ from fusee_mp.bounds import (
     READS_WAITING_MAX,
 )
 from fusee_mp.core.calls import LimitCall, Outcome, decode_call
-from fusee_mp.errors import Busy, FuseeError, PayloadError, Rejected, StorageFull, Unavailable
+from fusee_mp.errors import Busy, Denied, FuseeError, PayloadError, Rejected, StorageFull, Unavailable
+from fusee_mp.security.token import Scope
 from fusee_mp.store.reads import READS
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, encode_frame
@@ -37,6 +38,8 @@ READ_TIMEOUT_S: Final = 10.0
 # What travels as a call but is answered by the keeper, with everything durable applied.
 CLIENT_READS: Final = frozenset(("status", "describe", "list", "count", "tally"))
 assert CLIENT_READS <= set(READS)
+# What a token of scope read may call, and looking at a limit. A query runs code of the workflow, but can record nothing.
+READ_SCOPE: Final = CLIENT_READS | {"result", "started", "query", "schedule_look", "schedules"}
 # Calls that wait for what the store may have already.
 TRIES_MAX: Final = 5
 _WAITS: Final = frozenset(("result", "started"))
@@ -263,9 +266,10 @@ class ClientCalls:
 class ClientConnection(Stream):
     """A client's connection to this shard process."""
 
-    def __init__(self, process: ShardProcess) -> None:
+    def __init__(self, process: ShardProcess, scope: Scope = Scope.FULL) -> None:
         super().__init__()
         self._process = process
+        self._scope = scope
         self._is_greeted = False
 
     def received(self, frame: Frame) -> None:
@@ -277,7 +281,7 @@ class ClientConnection(Stream):
         elif not self._is_greeted:
             raise Rejected(f"a client begins with CLIENT_HELLO, this one with a frame of kind {frame.kind}")
         elif frame.kind == Kind.CALL:
-            self._process.call(frame, self.send_bytes, self)
+            self._call(frame)
         elif frame.kind == Kind.CANCEL:
             self._process.cancel_call(frame, self)
         elif frame.kind == Kind.PING:
@@ -285,5 +289,22 @@ class ClientConnection(Stream):
         else:
             raise Rejected(f"a client does not send frames of kind {frame.kind} to a shard")
 
+    def _call(self, frame: Frame) -> None:
+        if self._scope < Scope.CLIENT and not is_read(m.decode(frame)):
+            denied = Denied("this call changes something, or may, and needs a token of scope client: this one has read")
+            self.send(m.error_message(denied), frame.request, frame.shard)
+            return
+        self._process.call(frame, self.send_bytes, self)
+
     def lost(self, reason: str) -> None:
         self._process.client_lost(self)
+
+
+def is_read(call: m.Message) -> bool:
+    """Whether it is a call that changes nothing. What a worker gets is the call that the method names: it compares the two."""
+    if not isinstance(call, m.Call) or call.method != "limit":
+        return isinstance(call, m.Call) and call.method in READ_SCOPE
+    try:
+        return msgspec.msgpack.decode(call.args, type=LimitCall).spec is None
+    except msgspec.DecodeError:
+        return False

@@ -14,13 +14,24 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Struct, field
+from msgspec import DecodeError, Struct, field
 
-from fusee_mp.bounds import APPENDED_BYTES_MAX, CALLS_WAITING_MAX, PAYLOAD_BYTES_MAX
+from fusee_mp.bounds import (
+    APPENDED_BYTES_MAX,
+    CALLS_WAITING_MAX,
+    CONNECTIONS_DEFAULT,
+    GREETING_FRAME_BYTES_MAX,
+    PAYLOAD_BYTES_MAX,
+    WORKER_CONNECTIONS_MAX,
+)
 from fusee_mp.errors import Busy, FuseeError, Rejected, Unavailable
 from fusee_mp.log import LogOptions
 from fusee_mp.ring.fdpass import Channel
 from fusee_mp.ring.link import LinkFds
+from fusee_mp.security.door import Door, Entry
+from fusee_mp.security.farewell import Farewells
+from fusee_mp.security.keys import Keys, Material
+from fusee_mp.security.token import Scope
 from fusee_mp.shardproc.calls import ClientCalls, ClientConnection
 from fusee_mp.shardproc.host import HostOptions, ShardHost
 from fusee_mp.shardproc.lease import Lease, LivenessWatch, WorkerConnection
@@ -56,6 +67,8 @@ class ShardOptions(Struct, forbid_unknown_fields=True):
     checkpoint_interval_ms: int = 30_000
     checkpoint_on_close: bool = True
     payload_bytes_max: int = PAYLOAD_BYTES_MAX
+    is_secured: bool = False
+    connections: int = CONNECTIONS_DEFAULT
 
 
 class ShardProcess:
@@ -77,6 +90,15 @@ class ShardProcess:
         self._told_lsn = 0
         self._clients: set[ClientConnection] = set()
         self._workers: set[WorkerConnection] = set()
+        self._farewells = Farewells(self.loop)
+        # Nobody comes in before it is known whom to let in.
+        self._door = None if options.is_secured else Door(self.loop, self._farewells, LOG)
+        clients = Entry(self._client, self._clients_full, GREETING_FRAME_BYTES_MAX)
+        self._entries = {
+            ConnectionKind.WORKER: Entry(self._worker, self._workers_full, GREETING_FRAME_BYTES_MAX),
+            ConnectionKind.CLIENT_SHARD: clients,
+            ConnectionKind.CLIENT_ANY: clients,
+        }
         self._tasks: set[asyncio.Task[Any]] = set()
         self._granting: WorkerConnection | None = None
         self._ended: asyncio.Future[int] = self.loop.create_future()
@@ -134,7 +156,9 @@ class ShardProcess:
         frame = decode_frame(data)
         message = m.decode(frame)
         if isinstance(message, m.Adopt):
-            self.spawn(self._adopt(message.preface, descriptors[0]))
+            self._adopt(message.preface, socket.socket(fileno=descriptors[0]))
+        elif isinstance(message, m.Keys):
+            self._key(descriptors[0])
         elif isinstance(message, m.Ring):
             self.relay.connect(message.shard, LinkFds.of(message.generation, descriptors))
         elif isinstance(message, m.Revoke):
@@ -160,37 +184,54 @@ class ShardProcess:
             "shard": self.shard, "pid": os.getpid(), "keeper_pid": host.keeper_pid, "epoch": host.epoch,
             "worker": lease.holder if lease else "", "durable_lsn": host.durable_lsn, "applied_lsn": host.applied_lsn,
             "clients": len(self._clients), "calls_waiting": len(self.calls), "refusal": host.refusal,
-            "flush": host.flush_facts(), "torn": host.torn is not None,
+            "flush": host.flush_facts(), "torn": host.torn is not None, "beginning": len(self._door) if self._door else 0,
+            "refused": self._door.refusals.count if self._door else 0,
         }
 
-    async def _adopt(self, preface: bytes, descriptor: int) -> None:
-        """Take over a connection whose preface the router has read. The descriptor is closed on every path."""
-        sock = socket.socket(fileno=descriptor)
+    def _key(self, descriptor: int) -> None:
+        """There are keys, or other ones. The router has tried them."""
         try:
-            kind = decode_preface(preface).kind
-            make: Callable[[], WorkerConnection | ClientConnection]
-            if kind is ConnectionKind.WORKER:
-                make = self._worker
-            elif kind in (ConnectionKind.CLIENT_SHARD, ConnectionKind.CLIENT_ANY):
-                make = self._client
-            else:
-                raise Unavailable("the router handed over a connection of its own")
+            keys = Keys.of(Material.from_descriptor(descriptor))
+        except (FuseeError, DecodeError, OSError) as e:
+            LOG.error("shard %d: the keys that the router sent cannot be used, and nothing changes: %s", self.shard, e)
+            return
+        if self._door is None:
+            self._door = Door(self.loop, self._farewells, LOG)
+        self._door.keys = keys
+
+    def _adopt(self, preface: bytes, sock: socket.socket) -> None:
+        """Take over a connection whose preface the router has read."""
+        entry = self._entries.get(decode_preface(preface).kind)
+        if entry is None or self._door is None:
+            self._farewells.goodbye(sock, "this process takes no such connection, or none yet: try again")
+            return
+        try:
+            sock.setblocking(False)
             if sock.family != socket.AF_UNIX:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a client's machine may vanish
-            await self.loop.connect_accepted_socket(make, sock)
-        except (FuseeError, OSError) as e:
+        except OSError:  # reset already
             sock.close()
-            LOG.info("shard %d: a connection ended before it began: %s", self.shard, e)
+            return
+        self._door.admit(sock, preface, entry)
 
-    def _worker(self) -> WorkerConnection:
-        connection = WorkerConnection(self)
+    def _worker(self, scope: Scope) -> WorkerConnection:
+        connection = WorkerConnection(self, scope)
         self._workers.add(connection)
         return connection
 
-    def _client(self) -> ClientConnection:
-        connection = ClientConnection(self)
+    def _client(self, scope: Scope) -> ClientConnection:
+        connection = ClientConnection(self, scope)
         self._clients.add(connection)
         return connection
+
+    def _workers_full(self) -> str:
+        most = WORKER_CONNECTIONS_MAX
+        return f"shard {self.shard} has {most} connections of workers already" if len(self._workers) >= most else ""
+
+    def _clients_full(self) -> str:
+        most = self.options.connections
+        said = f"shard {self.shard} has {most} clients already, as many as it may (`serve --connections`): close some"
+        return said if len(self._clients) >= most else ""
 
     # Leases.
 
@@ -331,11 +372,14 @@ class ShardProcess:
 
     async def _close(self) -> None:
         self.end_lease("the server stops")
+        if self._door is not None:
+            self._door.close("the server stops")
         for connection in [*self._clients, *self._workers]:
             connection.close("the server stops")
         await asyncio.sleep(0)
         for task in list(self._tasks):
             task.cancel()
         self.relay.close()
+        self._farewells.close()
         await self.host.close(hurried=self._is_hurried)
         self._channel.close()

@@ -67,6 +67,32 @@ def decode_frame(data: bytes) -> Frame:
     return Frame(kind, request, shard, epoch, bytes(data[OVERHEAD_BYTES:]))
 
 
+def first_frame(data: bytes | bytearray, max_bytes: int) -> Frame | None:
+    """The frame that a stream begins with, or None while it is not whole: for who must leave what follows to another reader.
+
+    Raises ProtocolError for damage, and for a length over the bound as soon as that is there.
+    """
+    if len(data) < PREFIX_BYTES:
+        return None
+    length = int.from_bytes(data[:4], "little")
+    if not HEAD_BYTES <= length <= max_bytes - PREFIX_BYTES:
+        raise ProtocolError(_unacceptable(length, max_bytes - PREFIX_BYTES))
+    whole = PREFIX_BYTES + length
+    return decode_frame(bytes(data[:whole])) if len(data) >= whole else None
+
+
+def frame_bytes(frame: Frame) -> int:
+    """How many bytes it had in its stream."""
+    return OVERHEAD_BYTES + len(frame.body)
+
+
+def _unacceptable(length: int, most: int) -> str:
+    return (
+        f"expected a frame length from {HEAD_BYTES} to {most}, found {length}: the peer speaks another protocol, or its bytes were"
+        " damaged; the connection is closed"
+    )
+
+
 def _damaged(kind: int, crc: int) -> str:
     return (
         f"a frame of kind {kind} does not match its CRC-32C {crc:08x}: the peer or the path between damaged it, or the peer speaks "
@@ -138,10 +164,7 @@ class FrameDecoder:
         if len(rest) >= 4:
             length = int.from_bytes(rest[:4], "little")
             if not HEAD_BYTES <= length <= self._length_max:
-                self._fail(
-                    f"expected a frame length from {HEAD_BYTES} to {self._length_max}, found {length}: the peer speaks another protocol, "
-                    "or its bytes were damaged; the connection is closed"
-                )
+                self._fail(_unacceptable(length, self._length_max))
             self._needed = PREFIX_BYTES + length
         self._chunks.append(rest)
         self._held = len(rest)

@@ -12,6 +12,8 @@ class Kind(IntEnum):
     PONG = 2
     ERROR = 3
     GOODBYE = 4
+    CHALLENGE = 5
+    PROOF = 6
 
     # worker and router
     HELLO = 16
@@ -54,3 +56,4 @@ class Kind(IntEnum):
     FREE = 68
     STOP = 69
     STATUS = 70
+    KEYS = 71

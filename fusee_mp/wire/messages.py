@@ -63,6 +63,22 @@ class Goodbye(Message, frozen=True):
     reason: str
 
 
+class Challenge(Message, frozen=True):
+    """Who connects names its token and asks the server to prove that it has it too."""
+
+    KIND = Kind.CHALLENGE
+    token: Name
+    nonce: bytes
+
+
+class Proof(Message, frozen=True):
+    """The server's answer to a CHALLENGE, with a nonce of its own; then that of who connects, without."""
+
+    KIND = Kind.PROOF
+    proof: bytes
+    nonce: bytes = b""
+
+
 class Hello(Message, frozen=True):
     """A worker introduces itself. `instance` differs at each start of it; `max_shards` 0 takes all that are free."""
 
@@ -353,6 +369,12 @@ class Status(Message, frozen=True):
     facts: dict[str, Any] = {}
 
 
+class Keys(Message, frozen=True):
+    """Certificate, key and tokens for connections that come from now on: in the memory file that comes with the frame."""
+
+    KIND = Kind.KEYS
+
+
 class _Codec(NamedTuple):
     type: type[Message]
     encode: Callable[[Any], bytes]
@@ -389,8 +411,8 @@ _CODECS[Kind.APPEND] = _Codec(Append, _encode_append, _decode_append)
 _CODECS[Kind.DURABLE] = _Codec(Durable, _encode_durable, _decode_durable)
 assert set(_CODECS) == set(Kind), "every kind has exactly one message"
 
-# Descriptors that come with a frame: a connection's socket; regions, doorbells and life line of a link.
-_DESCRIPTORS: dict[int, int] = {Kind.ADOPT: 1, Kind.RING: 5}
+# Descriptors that come with a frame: a connection's socket; regions, doorbells and life line of a link; a memory file.
+_DESCRIPTORS: dict[int, int] = {Kind.ADOPT: 1, Kind.RING: 5, Kind.KEYS: 1}
 
 
 def encode(message: Message, request: int = 0, shard: int = 0, epoch: int = 0) -> bytes:

@@ -10,9 +10,9 @@ import pytest
 
 from fusee_mp.bounds import ROUTER_FAREWELLS_MAX, ROUTER_GREETING_MS, ROUTER_WAITING_MAX, ROUTER_WAITING_MS
 from fusee_mp.router.dispatch import Dispatch
-from fusee_mp.router.farewell import LINGER_MS, Farewells
 from fusee_mp.router.greeting import Greetings
 from fusee_mp.router.links import Links
+from fusee_mp.security.farewell import Farewells
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import decode_frame
 from fusee_mp.wire.preface import ConnectionKind, Preface
@@ -103,20 +103,24 @@ def test_no_more_than_the_bound_wait() -> None:
     in_loop(act)
 
 
-def test_a_peer_that_does_not_close_after_its_goodbye_is_closed() -> None:
-    def act(dispatch: Dispatch, shards: Shards, farewells: Farewells) -> None:
+def test_a_peer_that_does_not_close_after_its_goodbye_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fusee_mp.security.farewell.LINGER_MS", 100)
+
+    async def run() -> None:
+        farewells = Farewells(asyncio.get_running_loop())
         peers = [socket.socketpair() for _ in range(ROUTER_FAREWELLS_MAX + 1)]
         for mine, _ in peers:
             farewells.goodbye(mine, "no")
         assert peers[0][0].fileno() == -1, "the oldest gave way"
         assert peers[1][0].fileno() != -1
         assert goodbye(peers[1][1]) == "no", "with the end of the stream right behind it"
-        farewells.tick(LINGER_MS)
-        assert all(mine.fileno() == -1 for mine, _ in peers)
+        async with asyncio.timeout(10):
+            while any(mine.fileno() != -1 for mine, _ in peers):
+                await asyncio.sleep(0.01)
         for _, other in peers:
             other.close()
 
-    in_loop(act)
+    asyncio.run(run())
 
 
 def test_no_byte_behind_the_preface_is_read() -> None:

@@ -211,6 +211,7 @@ def ticks_of(server: Server) -> int:
         return int(fields[11]) + int(fields[12])
 
     with Peer(server.address) as peer:
+        peer.ask(m.Ping(1), m.Pong)
         before = used()
         for _ in range(50):
             peer.sock.recv(4096)

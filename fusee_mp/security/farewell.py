@@ -22,7 +22,7 @@ _READ_BYTES: Final = 16 * 1024
 @dataclass(slots=True)
 class _Leaving:
     sock: socket.socket
-    age_ms: int = 0
+    timer: asyncio.TimerHandle | None = None
     dropped_bytes: int = 0
 
 
@@ -48,14 +48,9 @@ class Farewells:
         if len(self._leaving) >= ROUTER_FAREWELLS_MAX:
             self._close(next(iter(self._leaving.values())))
         leaving = _Leaving(sock)
+        leaving.timer = self._loop.call_later(LINGER_MS / 1000, self._close, leaving)
         self._leaving[sock.fileno()] = leaving
         self._loop.add_reader(sock.fileno(), self._on_readable, leaving)
-
-    def tick(self, passed_ms: int) -> None:
-        for leaving in list(self._leaving.values()):
-            leaving.age_ms += passed_ms
-            if leaving.age_ms >= LINGER_MS:
-                self._close(leaving)
 
     def close(self) -> None:
         for leaving in list(self._leaving.values()):
@@ -73,6 +68,8 @@ class Farewells:
             self._close(leaving)
 
     def _close(self, leaving: _Leaving) -> None:
+        if leaving.timer is not None:
+            leaving.timer.cancel()
         del self._leaving[leaving.sock.fileno()]
         self._loop.remove_reader(leaving.sock.fileno())
         leaving.sock.close()
