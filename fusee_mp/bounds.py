@@ -105,8 +105,11 @@ LOG_ATTEND_PAUSE_MAX_S = 600.0
 
 assert LOG_STARTER_BYTES < SEGMENT_BYTES_MIN
 
-# Connections of which the router has not the whole preface: the oldest gives way. So many clients do not begin in one second.
-ROUTER_GREETINGS_MAX = 1024
+# Connections of which the router has not the whole preface; beyond these the oldest of the address that has most gives way. So many
+# clients do not begin at once.
+ROUTER_GREETINGS_MAX = 4096
+# So many connections begin in one second, when more want to: the address's turn comes again. One costs 0.2 ms here and in its process.
+ROUTER_GREETINGS_PER_SECOND = 1500
 ROUTER_GREETING_MS = 10_000
 # Connections that wait for a shard process that is being started again; beyond these they are told to come back.
 ROUTER_WAITING_MAX = 1024
@@ -117,6 +120,8 @@ ROUTER_FAREWELLS_MAX = 256
 ROUTER_SESSIONS_MAX = 4096
 # One frame from them: a HELLO with a thousand of the longest workflow names.
 CONTROL_FRAME_BYTES_MAX = 2 * MIB
+# How long the rest of one of their frames may take.
+CONTROL_FRAME_MS = 30_000
 # A worker's name and the instance's together, so that both fit the name of a lease's holder.
 WORKER_NAME_CHARS_MAX = 1000
 
@@ -180,6 +185,8 @@ NONCE_BYTES = 32
 # Connections of one process that are being secured or have not said what they want; beyond these the oldest of the address that has
 # most gives way. A handshake has about 60 KiB.
 DOOR_PENDING_MAX = 256
+# TLS handshakes that one process starts in a second when more want to: one takes it about 0.5 ms.
+DOOR_HANDSHAKES_PER_SECOND = 300
 # So long may each phase of beginning a connection take, however the bytes trickle: TLS, the proof of a token, the first frame.
 DOOR_TLS_MS = 5_000
 DOOR_PROOF_MS = 5_000

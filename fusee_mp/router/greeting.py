@@ -13,10 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from fusee_mp.bounds import ROUTER_GREETING_MS, ROUTER_GREETINGS_MAX
+from fusee_mp.bounds import ROUTER_GREETING_MS, ROUTER_GREETINGS_MAX, ROUTER_GREETINGS_PER_SECOND
 from fusee_mp.errors import ProtocolError
 from fusee_mp.security.crowd import Crowd, host_of
 from fusee_mp.security.farewell import Farewells
+from fusee_mp.security.turns import Turns
 from fusee_mp.wire.preface import PREFACE_BYTES, Preface
 from fusee_mp.wire.preface import decode as decode_preface
 
@@ -42,14 +43,21 @@ class Greetings:
     ) -> None:
         self._loop, self._on_greeted, self._farewells = loop, on_greeted, farewells
         self._pending: Crowd[_Greeting] = Crowd()
+        self._turns: Turns[_Greeting] = Turns(loop, ROUTER_GREETINGS_PER_SECOND, self._begin)
 
     def add(self, sock: socket.socket) -> None:
         """Take a connection; its preface may be there already."""
         greeting = _Greeting(sock)
         if len(self._pending) >= ROUTER_GREETINGS_MAX:
-            self._refuse(self._pending.who_gives_way(), f"over {ROUTER_GREETINGS_MAX} connections have not said what they are for")
-        self._pending.add(greeting, host_of(sock))
-        self._loop.add_reader(sock.fileno(), self._on_readable, greeting)
+            driven_out = self._pending.who_gives_way()
+            self._forget(driven_out)
+            self._farewells.brief(driven_out.sock, f"over {ROUTER_GREETINGS_MAX} connections have not said what they are for")
+        host = host_of(sock)
+        self._pending.add(greeting, host)
+        self._turns.add(greeting, host)
+
+    def _begin(self, greeting: _Greeting) -> None:
+        self._loop.add_reader(greeting.sock.fileno(), self._on_readable, greeting)
         self._on_readable(greeting)
 
     def tick(self, passed_ms: int) -> None:
@@ -63,6 +71,7 @@ class Greetings:
         """Refuse all that are pending."""
         for greeting in self._pending.members():
             self._refuse(greeting, reason)
+        self._turns.close()
 
     def _on_readable(self, greeting: _Greeting) -> None:
         try:
@@ -97,4 +106,5 @@ class Greetings:
 
     def _forget(self, greeting: _Greeting) -> None:
         self._pending.remove(greeting)
+        self._turns.remove(greeting)
         self._loop.remove_reader(greeting.sock.fileno())

@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -12,11 +13,14 @@ from types import ModuleType
 from typing import Final
 
 import fusee_mp
+from fusee_mp.bounds import ROUTER_GREETINGS_MAX, ROUTER_SESSIONS_MAX
 from fusee_mp.errors import FuseeError
 from fusee_mp.router.options import ServeOptions
 from fusee_mp.router.server import Router
 
 LOG: Final = logging.getLogger("fusee_mp.router")
+# Refusals, logs, links: what a process has beside its connections.
+OTHER_DESCRIPTORS: Final = 1024
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
 
@@ -33,6 +37,7 @@ def run(options: ServeOptions, on_ready: Callable[[list[str]], None] = print_rea
 
     What goes wrong is told on stderr. Takes the signals of the process while it runs.
     """
+    _have_descriptors(options.connections)
     uvloop = _uvloop()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop if uvloop else None) as runner:
         try:
@@ -59,6 +64,16 @@ async def _run(options: ServeOptions, on_ready: Callable[[list[str]], None]) -> 
 def _stop(router: Router, number: int) -> None:
     LOG.info("%s: stopping", signal.Signals(number).name)
     router.stop()
+
+
+def _have_descriptors(connections: int) -> None:
+    """Raise this process's bound on descriptors, and its children's, to what the connections need, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = max(connections, ROUTER_SESSIONS_MAX + ROUTER_GREETINGS_MAX) + OTHER_DESCRIPTORS
+    if soft < min(needed, hard):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(needed, hard), hard))
+    if hard < needed:
+        LOG.warning("%d connections may need %d descriptors, and this process may have %d: see `ulimit -Hn`", connections, needed, hard)
 
 
 def _uvloop() -> ModuleType | None:

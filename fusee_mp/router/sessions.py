@@ -1,7 +1,8 @@
 # Control connections: workers that want shards, and whoever asks for the state of the server.
 #
 # Rule 1: a session that was welcomed is `left` exactly once, whoever ended it.
-# Rule 2: any byte is a sign of life. Silence counts only in time in which this process looked (see health.py).
+# Rule 2: any byte is a sign of life, but a frame once begun must be whole in time. Silence counts only in time in which this process
+#         looked (see health.py).
 # Rule 3: one session's damage or flood ends that session and nothing else.
 """`Sessions`: speaks with workers about leases, and answers STATUS."""
 from __future__ import annotations
@@ -12,7 +13,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from fusee_mp.bounds import CONTROL_FRAME_BYTES_MAX, ROUTER_SESSIONS_MAX, WORKER_NAME_CHARS_MAX
+from fusee_mp.bounds import CONTROL_FRAME_BYTES_MAX, CONTROL_FRAME_MS, ROUTER_SESSIONS_MAX, WORKER_NAME_CHARS_MAX
 from fusee_mp.errors import Denied, ProtocolError, Rejected
 from fusee_mp.security.door import Door, Entry
 from fusee_mp.security.token import Scope
@@ -45,7 +46,7 @@ class Session(Stream):
         self.number = number
         self.hello: m.Hello | None = None
         self._scope, self._welcome, self._desk, self._on_lost = scope, welcome, desk, on_lost
-        self._silent_ms = 0
+        self._silent_ms = self._unfinished_ms = 0
         self._heard_at = 0.0
 
     def tick(self, passed_ms: int, stamp: int) -> None:
@@ -56,12 +57,16 @@ class Session(Stream):
         self._silent_ms += passed_ms
         if self.heard_at != self._heard_at:
             self._heard_at, self._silent_ms = self.heard_at, 0
+        self._unfinished_ms = self._unfinished_ms + passed_ms if self._decoder.held_bytes else 0
         if self._silent_ms >= self._welcome.revoke_ms:
             self.close(f"nothing was heard for {self._silent_ms / 1000:.1f} s")
+        elif self._unfinished_ms >= CONTROL_FRAME_MS:
+            self.close(f"a frame was not finished within {CONTROL_FRAME_MS / 1000:g} s")
         else:
             self.send(m.Ping(stamp))
 
     def received(self, frame: Frame) -> None:
+        self._unfinished_ms = 0
         if frame.kind not in _KNOWN:
             return  # of a later version, which can do without our understanding
         handler = _HANDLERS.get(Kind(frame.kind))

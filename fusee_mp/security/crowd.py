@@ -40,6 +40,15 @@ class Crowd(Generic[T]):
             if not of_host:
                 del self._by_host[host]
 
+    def take_next(self) -> T:
+        """Take out the next: the addresses in turn, of each the oldest."""
+        host, of_host = next(iter(self._by_host.items()))
+        member = next(iter(of_host))
+        self.remove(member)
+        if host in self._by_host:
+            self._by_host[host] = self._by_host.pop(host)  # behind the others
+        return member
+
     def who_gives_way(self) -> T:
         """The oldest of the address that has most."""
         fullest = max(self._by_host, key=lambda host: len(self._by_host[host]))

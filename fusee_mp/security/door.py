@@ -1,7 +1,7 @@
 # The way in: everything between an accepted socket whose preface was read, and the protocol that it is for.
 #
 #   look      TLS only: is the first byte that of a handshake? Until it is there, a connection costs a descriptor and no more.
-#   TLS       the handshake
+#   TLS       the handshake, at a pace (see turns.py)
 #   proof     where there are tokens: theirs, both ways (see token.py)
 #   greeting  the first frame, whole
 #   in        the transport is the protocol's, with all that came behind the proof
@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -30,6 +31,7 @@ from fusee_mp.security.farewell import LINGER_MS, Farewells
 from fusee_mp.security.keys import Keys
 from fusee_mp.security.refusals import Refusals
 from fusee_mp.security.token import NO_CHANNEL, Proving, Scope, decoy
+from fusee_mp.security.turns import Turns
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, first_frame, frame_bytes
 from fusee_mp.wire.kinds import Kind
@@ -59,6 +61,7 @@ class Door:
         self.loop, self.farewells, self.keys = loop, farewells, keys or Keys()
         self.refusals = Refusals(loop, log)
         self._crowd: Crowd[Entrant] = Crowd()
+        self._handshakes: Turns[Entrant] = Turns(loop, bounds.DOOR_HANDSHAKES_PER_SECOND, Entrant.start_tls)
 
     def __len__(self) -> int:
         return len(self._crowd)
@@ -78,6 +81,11 @@ class Door:
 
     def left(self, entrant: Entrant) -> None:
         self._crowd.remove(entrant)
+        self._handshakes.remove(entrant)
+
+    def shake_hands(self, entrant: Entrant, host: str) -> None:
+        """Let it start TLS, when it is its turn."""
+        self._handshakes.add(entrant, host)
 
     def make_room(self) -> None:
         """Those on their way in hold too much: who holds most gives way."""
@@ -89,6 +97,7 @@ class Door:
         """Refuse all that are on their way."""
         for entrant in self._crowd.members():
             entrant.refuse(reason)
+        self._handshakes.close()
         self.refusals.close()
 
 
@@ -97,7 +106,7 @@ class Entrant(asyncio.Protocol):
 
     def __init__(self, door: Door, sock: socket.socket, preface: bytes, entry: Entry, host: str) -> None:
         self._door, self._preface, self._entry, self._host = door, preface, entry, host
-        self._sock: socket.socket | None = sock  # while no transport has it
+        self._sock = sock
         is_unix = sock.family == socket.AF_UNIX
         self._keys = Keys() if is_unix else door.keys
         self._transport: asyncio.Transport | None = None
@@ -108,6 +117,7 @@ class Entrant(asyncio.Protocol):
         self._is_proven = self._keys.tokens is None
         self._proving: Proving | None = None
         self._client_nonce = b""
+        self._is_refused = False
 
     @property
     def held(self) -> int:
@@ -119,13 +129,11 @@ class Entrant(asyncio.Protocol):
         if self._keys.context is None:
             self._connect(None)
             return
-        assert self._sock is not None
-        self._within(bounds.DOOR_TLS_MS, "begin its TLS handshake")
+        self._within(bounds.DOOR_TLS_MS, "make its TLS handshake")
         self._door.loop.add_reader(self._sock.fileno(), self._look)
         self._look()
 
     def _look(self) -> None:
-        assert self._sock is not None
         try:
             first = self._sock.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -134,35 +142,35 @@ class Entrant(asyncio.Protocol):
             first = b""
         self._door.loop.remove_reader(self._sock.fileno())
         if first == _HANDSHAKE:
-            self._connect(self._keys.context)
+            self._door.shake_hands(self, self._host)
         elif first:
             self.refuse(NO_TLS)
         else:
             self._ended()
             self._sock.close()
 
+    def start_tls(self) -> None:
+        self._connect(self._keys.context)
+
     def _connect(self, context: ssl.SSLContext | None) -> None:
         self._task = self._door.loop.create_task(self._connected(context))
 
     async def _connected(self, context: ssl.SSLContext | None) -> None:
-        sock, self._sock = self._sock, None
-        assert sock is not None
         try:
-            if context is None:
-                await self._door.loop.connect_accepted_socket(lambda: self, sock)
-            else:
-                await self._door.loop.connect_accepted_socket(
-                    lambda: self, sock, ssl=context, ssl_handshake_timeout=bounds.DOOR_TLS_MS / 1000)
+            await self._door.loop.connect_accepted_socket(lambda: self, self._sock, ssl=context)
         except BaseException as error:
             self._ended()
-            sock.close()
-            if not isinstance(error, OSError | asyncio.CancelledError):
+            self._sock.close()
+            if not isinstance(error, OSError):
                 raise
-            self._door.refusals.note(self._host, f"TLS failed: {error}" if context else str(error))
+            if not self._is_refused:
+                self._door.refusals.note(self._host, f"TLS failed: {error}" if context else str(error))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if self._keys.asks_certificate and transport.get_extra_info("ssl_object").getpeercert(True) is None:
+        if self._is_refused:
+            self._transport.abort()
+        elif self._keys.asks_certificate and transport.get_extra_info("ssl_object").getpeercert(True) is None:
             self._deny(NO_CERTIFICATE, 0)
         elif self._is_proven:
             self._within(bounds.DOOR_GREETING_MS, "say what it wants")
@@ -236,17 +244,19 @@ class Entrant(asyncio.Protocol):
 
     def refuse(self, reason: str) -> None:
         """Say why, and end it."""
+        self._is_refused = True
         self._door.refusals.note(self._host, reason)
         self._ended()
         if self._transport is not None:
             self._send(m.Goodbye(reason))
             self._close()
-        elif self._sock is not None and self._task is None:
+        elif self._task is None:
             self._door.loop.remove_reader(self._sock.fileno())
             self._door.farewells.goodbye(self._sock, reason)
-            self._sock = None
-        elif self._task is not None:
-            self._task.cancel()
+        else:
+            # In its handshake, where no words reach it. Cancelled, uvloop would keep the socket for half a minute.
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
 
     def _deny(self, reason: str, request: int) -> None:
         self._send(m.error_message(Denied(reason)), request)

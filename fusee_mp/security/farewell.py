@@ -37,6 +37,14 @@ class Farewells:
         """Refuse a peer that speaks our protocol, or none that is known."""
         self.say(sock, encode(Goodbye(reason)))
 
+    def brief(self, sock: socket.socket, reason: str) -> None:
+        """Refuse one of too many: the word is lost if the peer has sent what was not read."""
+        try:
+            sock.send(encode(Goodbye(reason)))
+        except OSError:
+            pass
+        sock.close()
+
     def say(self, sock: socket.socket, last_word: bytes) -> None:
         """Send this, then end the connection."""
         try:

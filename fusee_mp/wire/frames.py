@@ -72,7 +72,7 @@ def first_frame(data: bytes | bytearray, max_bytes: int) -> Frame | None:
 
     Raises ProtocolError for damage, and for a length over the bound as soon as that is there.
     """
-    if len(data) < PREFIX_BYTES:
+    if len(data) < 4:
         return None
     length = int.from_bytes(data[:4], "little")
     if not HEAD_BYTES <= length <= max_bytes - PREFIX_BYTES:

@@ -1,12 +1,14 @@
 """Beginning connections: each goes where its preface says, and what is none is told so."""
 from __future__ import annotations
 
+import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fusee_mp.bounds import ROUTER_GREETINGS_MAX
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.preface import ConnectionKind, Preface
 from tests.router.harness import ANY, CONTROL, Peer, Server, dial, serving, until
@@ -94,10 +96,12 @@ def test_descriptors_are_all_closed_after_a_thousand_connections_of_each_kind(tm
 
 
 def test_half_prefaces_beyond_the_bound_make_the_oldest_go(server: Server) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2 * ROUTER_GREETINGS_MAX)), hard))
     with Peer(server.address, b"\xf5fm") as oldest:
         others = []
         try:
-            for _ in range(1024):
+            for _ in range(ROUTER_GREETINGS_MAX):
                 sock = dial(server.address)
                 sock.sendall(b"\xf5")
                 others.append(sock)

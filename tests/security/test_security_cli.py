@@ -1,0 +1,71 @@
+"""The command line with TLS and tokens."""
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.harness import Cli, running, serving
+from tests.security.secured import Safe
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Safe, str]]:
+    safe = Safe(tmp_path_factory.mktemp("cli"))
+    options = (f"--tls-cert={safe.cert}", f"--tls-key={safe.key}", f"--tokens={safe.files['tokens']}", "--unix-mode=660")
+    with serving(safe.folder / "data", *options) as (_, address):
+        yield safe, address
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], secured: tuple[Safe, str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.setenv("FUSEE_ADDRESS", secured[1])
+    return Cli(capsys, secured[1])
+
+
+def test_options_variables_and_addresses_name_the_files(cli: Cli, secured: tuple[Safe, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    safe, address = secured
+    given = (f"--ca={safe.authority.ca}", f"--token-file={safe.files['wall']}")
+    assert cli("count", *given).out == "0\n"
+    assert cli("shards", "--json", *given).json["shards"][0]["state"] == "ready"
+    assert cli("count", f"--address={address}?ca={safe.authority.ca}&token-file={safe.files['wall']}").code == 0
+    monkeypatch.setenv("FUSEE_CA", str(safe.authority.ca))
+    monkeypatch.setenv("FUSEE_TOKEN_FILE", str(safe.files["wall"]))
+    assert cli("count").code == 0
+
+
+def test_workers_of_a_supervisor_get_in_and_a_client_runs_on_them(cli: Cli, secured: tuple[Safe, str]) -> None:
+    safe, address = secured
+    given = (f"--ca={safe.authority.ca}", f"--token-file={safe.files['workers']}")
+    with running("worker", "orders", "--processes=2", f"--address={address}", *given) as worker:
+        line = worker.line()
+        assert f"ready at {address}: holds" in line
+        shop = (f"--ca={safe.authority.ca}", f"--token-file={safe.files['shop']}")
+        answer = cli("run", "order", "o-1", '{"item": "book"}', *shop)
+        assert answer.code == 0, answer.err
+
+
+def test_what_is_denied_ends_with_1_and_says_why(cli: Cli, secured: tuple[Safe, str]) -> None:
+    safe, _ = secured
+    ca = f"--ca={safe.authority.ca}"
+    for arguments, said in (
+        (("count", ca), "asks for a token"), (("count",), "over TLS alone"),
+        (("shards", ca), "asks for a token"), (("shards",), "over TLS alone"),
+        (("start", "order", "o-2", ca, f"--token-file={safe.files['wall']}"), "needs a token of scope client"),
+    ):
+        answer = cli(*arguments, "--json")
+        assert answer.code == 1 and json.loads(answer.err)["error"]["code"] == "denied" and said in answer.err
+
+
+def test_files_that_cannot_be_used_are_named(cli: Cli, secured: tuple[Safe, str], tmp_path: Path) -> None:
+    safe, _ = secured
+    answer = cli("count", f"--ca={safe.authority.ca}", f"--token-file={tmp_path / 'missing'}")
+    assert answer.code == 1 and f"the token file {tmp_path / 'missing'} cannot be read" in answer.err
+    assert cli("count", f"--cert={safe.cert}").code == 2
+
+
+@pytest.mark.parametrize("options", [("--tls-cert=x",), ("--unix-mode=9",), ("--unix-mode=rw",), ("--connections=0",)])
+def test_wrong_use_of_serve_is_2(cli: Cli, tmp_path: Path, options: tuple[str, ...]) -> None:
+    assert cli("serve", str(tmp_path / "data"), *options).code == 2
