@@ -16,7 +16,8 @@ from fusee_mp.errors import Rejected
 
 Duration: TypeAlias = timedelta | float | str
 
-_TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
+# So many digits are more than any duration has; `int` refuses thousands of them with an error of its own.
+_TEXT = re.compile(r"(\d{1,100}(?:\.\d{1,100})?)\s*(ms|s|m|h|d)", re.ASCII)
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _EXAMPLES = 'Use "250ms", "1.5s", "10m", "2h", "3d", a number of seconds, or a timedelta.'
 

@@ -44,7 +44,7 @@ def read_json(text: str) -> Any:
     """The value of JSON text. Raises Rejected that shows where it goes wrong."""
     try:
         return json.loads(text, parse_constant=_no_constant)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         shown = text if len(text) <= 60 else f"{text[:57]}.."
         raise Rejected(f"expected JSON, found {shown!r}: {error}. Text needs double quotes of its own: '\"text\"'") from None
 

@@ -100,7 +100,7 @@ def split_address(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     is_bracketed = host.startswith("[") and host.endswith("]")
     _require(
-        bool(colon) and port.isascii() and port.isdigit() and int(port) < 1 << 16 and (is_bracketed or ":" not in host),
+        bool(colon) and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 1 << 16 and (is_bracketed or ":" not in host),
         "listen", "HOST:PORT with a port from 0 to 65535 and an IPv6 address in brackets", address,
     )
     return host[1:-1] if is_bracketed else host, int(port)

@@ -349,7 +349,9 @@ class ShardProcess:
     def call(self, frame: Frame, answer: Callable[[bytes], None], owner: ClientConnection) -> None:
         if frame.shard == self.shard:
             self.calls.take(frame, answer, owner)
-        elif error := self._forward(frame, answer, owner):
+            return
+        m.decode(frame)  # what cannot be read is the fault of its sender, whom the other process could not tell
+        if error := self._forward(frame, answer, owner):
             answer(m.encode(m.error_message(error), frame.request, frame.shard))
 
     def _forward(self, frame: Frame, answer: Callable[[bytes], None], owner: ClientConnection) -> FuseeError | None:
