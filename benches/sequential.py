@@ -1,15 +1,20 @@
 """Latency of a sequential async step: embedded and through a TCP server, as a ratio to the bare flush of the same disk in the same run.
 
-Bound: p50 at most 1.5 times the bare pwrite + fdatasync embedded, at most 2 times through the server.
+Bound: p50 at most 1.5 times the bare pwrite + fdatasync embedded, at most 2 times through the server. --tls: beside them through a server
+with TLS and tokens, without a bound.
 """
 from __future__ import annotations
 
+import math
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
+from benches.certificates import Secured
 from benches.tree import bare_flush_us, folder, quantile, server
 from fusee_mp import Config, Ctx, Engine, Worker, step, workflow
 
@@ -46,12 +51,17 @@ async def embedded(directory: Path) -> list[float]:
     return gaps_us()
 
 
-async def served(address: str) -> list[float]:
-    async with Worker.connect(address, workflows=[chain]) as worker:
+async def served(address: str, given: Mapping[str, Any]) -> list[float]:
+    async with Worker.connect(address, workflows=[chain], **given) as worker:
         await worker.engine.execute(chain, None, WARM_UP)
         began.clear()
         await worker.engine.execute(chain, None, STEPS)
     return gaps_us()
+
+
+def through_server(place: Path, secured: Secured | None) -> list[float]:
+    with server(place / ("secured" if secured else "served"), 1, *(secured.options if secured else ())) as tree:
+        return uvloop.run(served(tree.address, secured.given if secured else {}))
 
 
 def report(name: str, times: list[float], bare: float, bound: float) -> bool:
@@ -62,16 +72,18 @@ def report(name: str, times: list[float], bare: float, bound: float) -> bool:
 
 
 def main() -> int:
-    fine = True
+    fine, has_tls = True, "--tls" in sys.argv[1:]
     for _ in range(3):
         with folder() as place:
             before = bare_flush_us(place)
             on_engine = uvloop.run(embedded(place / "embedded"))
-            with server(place / "served", 1) as tree:
-                on_server = uvloop.run(served(tree.address))
+            on_server = through_server(place, None)
+            on_secured = through_server(place, Secured(place)) if has_tls else []
             bare = quantile(before + bare_flush_us(place), 0.5)
         print(f"bare       p50 {bare:6.0f} us")
         fine = report("embedded", on_engine, bare, 1.5) & report("server", on_server, bare, 2.0)
+        if has_tls:
+            report("TLS", on_secured, bare, math.inf)
     return 0 if fine else 1
 
 
