@@ -32,7 +32,7 @@ from fusee_mp.sdk.handling import register_query, register_update
 from fusee_mp.sdk.options import StepOptions
 from fusee_mp.sdk.retry import Retry
 from fusee_mp.sdk.schedules import local
-from fusee_mp.sdk.target import ANY, named, reason_text, target
+from fusee_mp.sdk.target import encoded_attributes, named, reason_text, target
 from fusee_mp.sdk.types import Close
 
 T = TypeVar("T")
@@ -304,8 +304,9 @@ class RunCtx(Ctx):
 
     def set_attributes(self, mapping: Mapping[str, Any] | None = None, **attributes: Any) -> None:
         run = self._run
-        values = {**(mapping or {}), **attributes}
-        data = ANY.encode(values, "search attributes", run.shard.payloads.bytes_max)
+        given = attributes if mapping is None else mapping
+        merged = {**given, **attributes} if isinstance(given, Mapping) else given
+        data = encoded_attributes(merged, run.shard.payloads.bytes_max)
         op = run.loop.next_op()
         if run.ask(op, "attributes", "") is None:
             run.record(r.Attributes(run.number, run.tick(), op, data))

@@ -28,7 +28,7 @@ from fusee_mp.sdk.handles import Changes
 from fusee_mp.sdk.handling import update_id_of, updated
 from fusee_mp.sdk.limit import Limit
 from fusee_mp.sdk.run import Run
-from fusee_mp.sdk.target import ANY, changed, target
+from fusee_mp.sdk.target import ANY, changed, encoded_attributes, target
 from fusee_mp.sdk.timed_methods import TimedMethods
 from fusee_mp.sdk.types import OnFinished, OnRunning, RunDetail, RunStatus, Where
 
@@ -101,7 +101,7 @@ class Methods(TimedMethods):
         _one_of("on_finished", on_finished, ("allow", "allow_if_failed", "refuse", "use_existing"))
         name, data, codec = target(workflow, input, self.payloads.bytes_max)
         id = secrets.token_hex(16) if id is None else check_id(id)
-        values = None if attributes is None else ANY.encode(dict(attributes), "attributes", self.payloads.bytes_max)
+        values = None if attributes is None else encoded_attributes(attributes, self.payloads.bytes_max)
         await self._call(shard_of(id, self.shards), StartCall(
             id, name, data, *self._request(request_id), on_running, on_finished, to_ms_or_none(deadline, "deadline"), values,
         ))

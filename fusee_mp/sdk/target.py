@@ -1,6 +1,7 @@
 """A workflow or a signal as the caller names it: a definition or handle, or its name as text."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from fusee_mp.bounds import PAYLOAD_BYTES_MAX, REASON_BYTES_MAX
@@ -22,6 +23,13 @@ def target(workflow: Any, input: Any, bytes_max: int = PAYLOAD_BYTES_MAX) -> tup
         raise Rejected(f"expected a workflow made by @workflow, or its name, found {workflow!r:.120}: decorate the function")
     name = checked_name("workflow", workflow)
     return name, ANY.encode(input, f'the input of workflow "{name}"', bytes_max), ANY
+
+
+def encoded_attributes(attributes: Any, bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:
+    """Search attributes as the object they are recorded as. Raises Rejected, PayloadError."""
+    if not isinstance(attributes, Mapping):
+        raise Rejected(f'search attributes: expected a mapping such as {{"customer": "c7"}}, found {attributes!r:.80}. Name each value')
+    return ANY.encode(dict(attributes), "search attributes", bytes_max)
 
 
 def reason_text(reason: object) -> str:

@@ -9,6 +9,7 @@ from fusee_mp.core.placement import check_id, shard_of
 from fusee_mp.core.time_calls import GatherCall, SchedulesCall, ScheduleShown, SetScheduleCall
 from fusee_mp.core.windows import Rule
 from fusee_mp.errors import Rejected
+from fusee_mp.names import checked_name
 from fusee_mp.payload.converter import Codec
 from fusee_mp.payload.sealing import Payloads
 from fusee_mp.sdk.awaited import AwaitedRun
@@ -110,7 +111,8 @@ class TimedMethods(ABC):
         return await self._gather(name, key, _one_event(workflow, name, event, self.payloads.bytes_max), rule.rule, event_id, codec)
 
     async def _gather(self, name: str, key: str, data: bytes, rule: Rule, event_id: str | None, codec: Codec) -> Run[Any]:
-        call = GatherCall(name, key, rule, data, event_id, *self._request(None))
+        event = None if event_id is None else checked_name("event ID", event_id)
+        call = GatherCall(name, key, rule, data, event, *self._request(None))
         return AwaitedRun(self, await self._call(shard_of(check_id(key), self.shards), call), codec)  # type: ignore[arg-type]
 
 

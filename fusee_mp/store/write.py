@@ -24,7 +24,7 @@ _COLUMNS: Final = (
 _INSERT: Final = f"insert into run({', '.join(_COLUMNS)}) values({', '.join('?' * len(_COLUMNS))})"
 _LOAD: Final = "select r.run, r.id, r.type, r.status, r.due, r.chunk from json_each(?) cross join run as r on r.run = value"
 CHAIN: Final = """with recursive link(pos) as (
-    select chunk from run where run = ?1 union all select prev from chunk join link using(pos) where prev is not null)
+    select chunk from run where run = ? union all select prev from chunk join link using(pos) where prev is not null)
     select pos, lsn, offsets, data from link join chunk using(pos) order by pos"""
 
 

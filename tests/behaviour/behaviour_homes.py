@@ -6,13 +6,14 @@ import asyncio
 from pathlib import Path
 from typing import Any, ClassVar
 
+from behaviour_bad_input import bad_calls, eats, open_run, takes_anything
 from behaviour_life import LIFE
 from behaviour_workflows import WORKFLOWS
 
 from fusee_mp import Client, Config, Engine, Worker
 from tests.server.tree import Tree
 
-ALL = [*({**LIFE, **WORKFLOWS}.values())]
+ALL = [*({**LIFE, **WORKFLOWS}.values()), bad_calls, eats, open_run, takes_anything]
 
 
 class MemoryHome:

@@ -1,4 +1,4 @@
-"""Where the tests of steps run: an engine in memory, or on a directory, closed and opened again."""
+"""Where the tests of steps run: in memory, on a directory that is closed and opened again, on a server whose workers come and go."""
 from __future__ import annotations
 
 import asyncio
@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fusee_mp import Config, Engine, Workflow
+from fusee_mp import Client, Config, Engine, Worker, Workflow
+from tests.server.tree import Tree
 
 T = TypeVar("T")
 PATIENCE_S = 20.0
@@ -20,12 +21,31 @@ class Place:
         self.dir = dir
 
     @contextlib.asynccontextmanager
-    async def engine(self, workflows: Sequence[Workflow[Any, Any]], **config: Any) -> AsyncIterator[Engine]:
+    async def engine(self, workflows: Sequence[Workflow[Any, Any]], **config: Any) -> AsyncIterator[Any]:
         opening = (
             Engine.memory(workflows=workflows) if self.dir is None else Engine.open(Config(dir=self.dir, **config), workflows=workflows)
         )
         async with opening as engine:
             yield engine
+
+
+class ServedPlace(Place):
+    """A server on the directory. An engine there is a client beside a worker of its own, which gives its bodies no grace when it leaves."""
+
+    def __init__(self, dir: Path) -> None:
+        super().__init__(dir)
+        self._tree = Tree(dir, shards=1)
+
+    @contextlib.asynccontextmanager
+    async def engine(self, workflows: Sequence[Workflow[Any, Any]], **options: Any) -> AsyncIterator[Any]:
+        if not self._tree.address:
+            await asyncio.to_thread(self._tree.start)
+        address = self._tree.address
+        async with Worker.connect(address, workflows=workflows, grace=0, **options), Client.connect(address) as client:
+            yield client
+
+    def close(self) -> None:
+        self._tree.close()
 
 
 async def until(look: Callable[[], Awaitable[T]] | Callable[[], T]) -> T:
@@ -39,7 +59,7 @@ async def until(look: Callable[[], Awaitable[T]] | Callable[[], T]) -> T:
             await asyncio.sleep(0.005)
 
 
-async def has_status(engine: Engine, id: str, status: str) -> None:
+async def has_status(engine: Any, id: str, status: str) -> None:
     async def look() -> bool:
         found = await engine.status(id)
         return found is not None and found.status == status

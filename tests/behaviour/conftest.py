@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from behaviour_homes import HOMES
+from behaviour_places import Place, ServedPlace
 
 Scenario = Callable[[Any], Coroutine[Any, Any, Any]]
 Scene = Callable[..., Any]
@@ -48,3 +49,25 @@ def near(home: Any, scene: Scene) -> Scene:
     if home is HOMES["server"]:
         pytest.skip("a server changes nothing about it")
     return scene
+
+
+@pytest.fixture(params=["directory", "server"])
+def lasting(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A place that remembers, for tests that leave it and come back."""
+    monkeypatch.setenv("FUSEE_TEST_NOTES", str(tmp_path / "notes"))
+    yield from _place(request.param, tmp_path)
+
+
+@pytest.fixture(params=["memory", "directory", "server"])
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setenv("FUSEE_TEST_NOTES", str(tmp_path / "notes"))
+    yield from _place(request.param, tmp_path)
+
+
+def _place(kind: str, directory: Path) -> Iterator[Place]:
+    if kind != "server":
+        yield Place(None if kind == "memory" else directory / "data")
+        return
+    served = ServedPlace(directory / "data")
+    yield served
+    served.close()

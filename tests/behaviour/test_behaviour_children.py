@@ -56,7 +56,7 @@ def test_a_workflow_may_cancel_another(scene: Any) -> None:
 
 @pytest.mark.parametrize("end", ["ok", "terminate", "cancel"])
 def test_open_children_feel_their_parents_end_as_their_policy_says(scene: Any, end: str) -> None:
-    """D17, D18"""
+    """D16, D17, D18"""
     async def scenario(home: Any) -> None:
         run = await home.engine.start(W["has_children"], "p")
         for close in ("terminate", "cancel", "abandon"):
@@ -77,6 +77,7 @@ def test_open_children_feel_their_parents_end_as_their_policy_says(scene: Any, e
     ("cancelled", ["ChildFailed", "Cancelled", "NoneType"]), ("terminated", ["ChildFailed", "Terminated", "NoneType"]),
 ])
 def test_a_child_without_a_result_says_why_in_its_cause(scene: Any, what: str, names: list[str]) -> None:
+    """D18"""
     async def scenario(home: Any) -> None:
         child = home.engine.handle("p/child")
         if what == "taken":
@@ -92,6 +93,7 @@ def test_a_child_without_a_result_says_why_in_its_cause(scene: Any, what: str, n
 
 @pytest.mark.parametrize(("close", "status"), [("terminate", "terminated"), ("cancel", "cancelled"), ("abandon", "open")])
 def test_cancelling_the_wait_for_a_child_acts_as_its_close_policy(scene: Any, close: str, status: str) -> None:
+    """D18"""
     async def scenario(home: Any) -> None:
         run = await home.engine.start(W["cancels_its_child"], "p", close)
 

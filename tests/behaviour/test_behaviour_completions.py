@@ -29,7 +29,7 @@ def nothing_sent() -> None:
     GATE.clear()
 
 
-@pytest.fixture(params=["memory", "embedded"])
+@pytest.fixture(params=["memory", "directory"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(None if request.param == "memory" else tmp_path / "data")
 
@@ -71,11 +71,11 @@ async def refused(engine: Any, token: str, words: str, value: Any = True) -> Non
         await asyncio.wait_for(engine.complete(token, value), 5)
 
 
-def test_a_failed_sender_is_called_again_with_a_new_token_and_only_that_is_good(place: Place) -> None:
+def test_a_failed_sender_is_called_again_with_a_new_token_and_only_that_is_good(anywhere: Place) -> None:
     """D12, D13"""
     async def main() -> None:
         TROUBLE.append(ValueError("the post is closed"))
-        async with place.engine([approval]) as engine:
+        async with anywhere.engine([approval]) as engine:
             handle = await engine.start(approval, "a")
             await until(lambda: len(TOKENS) == 2)
             assert len(set(TOKENS)) == 2
@@ -87,21 +87,20 @@ def test_a_failed_sender_is_called_again_with_a_new_token_and_only_that_is_good(
     run(main())
 
 
-def test_tokens_keep_their_meaning_across_a_restart_with_the_run_parked(tmp_path: Path) -> None:
+def test_tokens_keep_their_meaning_across_a_restart_with_the_run_parked(lasting: Place) -> None:
     """D13"""
     async def main() -> None:
-        place = Place(tmp_path / "data")
         TROUBLE.append(ValueError("the post is closed"))
-        async with place.engine([approval], park_after="10ms") as engine:
+        async with lasting.engine([approval], park_after="10ms") as engine:
             await engine.start(approval, "a")
             await has_status(engine, "a", "parked")
             assert len(TOKENS) == 2
-        async with place.engine([approval], park_after="10ms") as engine:
+        async with lasting.engine([approval], park_after="10ms") as engine:
             await refused(engine, TOKENS[0], "the token is stale")
             await engine.complete(TOKENS[1], True)
             await refused(engine, TOKENS[1], "used|ended")
             assert await engine.handle("a", approval).result() is True
-        async with place.engine([approval]) as engine:
+        async with lasting.engine([approval]) as engine:
             await refused(engine, TOKENS[1], "has ended as ok")
         assert len(TOKENS) == 2  # the sender was not called again
 
@@ -137,16 +136,20 @@ def test_the_answer_may_come_before_the_sender_has_returned(place: Place) -> Non
     run(main())
 
 
-def test_a_token_that_is_damaged_foreign_or_invented_is_refused_and_harms_nothing(place: Place) -> None:
+def test_a_token_that_is_damaged_foreign_or_invented_is_refused_and_harms_nothing(anywhere: Place) -> None:
     async def main() -> None:
         async with Place(None).engine([approval]) as other:
             await other.start(approval, "a")
             await until(lambda: TOKENS)
         foreign = TOKENS.pop()
-        async with place.engine([approval]) as engine:
+        async with anywhere.engine([approval]) as engine:
             handle = await engine.start(approval, "a")
             await until(lambda: TOKENS)
             token = TOKENS[0]
+            await engine.start(approval, "b")
+            await until(lambda: len(TOKENS) == 2)
+            await engine.complete(TOKENS[1], False)  # a token is good for its own run
+            assert (await handle.status()).is_open
             for bad in ("", "hello", PREFIX, token[:-4], token + "AA", PREFIX + "A" * 99_999, foreign):
                 await refused(engine, bad, "token")
             await engine.complete(token, True)

@@ -76,13 +76,14 @@ def test_a_signal_is_counted_or_its_sender_hears_that_it_is_too_late(scene: Any)
     scene(scenario)
 
 
-def test_updates_that_a_run_did_not_accept_go_to_the_next(near: Any) -> None:
+def test_updates_that_a_run_did_not_accept_go_to_the_next(scene: Any) -> None:
+    """G04"""
     async def scenario(home: Any) -> None:
         run = await home.engine.start(W["adds_in_a_chain"], "c", 0)
         sums = await asyncio.gather(*(run.update(ADD, 1) for _ in range(10)))
         assert sorted(sums) == list(range(1, 11)) and await run.result() == 10
 
-    near(scenario)
+    scene(scenario)
 
 
 @pytest.mark.parametrize("restarts", [False, True])

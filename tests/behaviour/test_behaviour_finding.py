@@ -36,7 +36,7 @@ def orders(*numbers: int) -> list[str]:
 
 
 def test_terms_on_attributes_status_and_ranges_are_all_to_hold(scene: Any) -> None:
-    """D24"""
+    """D24, D25"""
     async def play(here: Any) -> None:
         await populate(here)
         assert await ids(here, {"amount": {"gte": 60, "lt": 200}, "stage": "paid"}) == ["bad", *orders(3, 5, 7, 9)]
@@ -81,6 +81,7 @@ def test_attributes_merge_and_outlive_the_engine(scene: Any) -> None:
 
 
 def test_pages_go_through_all_shards_newest_first_and_miss_none(scene: Any) -> None:
+    """G16"""
     async def play(here: Any) -> None:
         await populate(here)
         everything = await here.engine.list(limit=1_000)
@@ -122,7 +123,7 @@ def test_what_cannot_be_asked_is_rejected(scene: Any) -> None:
 
 
 def test_a_list_of_many_runs_moves_no_worker(scene: Any) -> None:
-    """Nothing of a list or a count comes to the runtime that holds the shard."""
+    """G16: nothing of a list or a count comes to the runtime that holds the shard."""
     async def play(here: Any) -> None:
         await populate(here)
         if not hasattr(here, "runtimes"):

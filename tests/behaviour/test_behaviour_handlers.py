@@ -1,4 +1,4 @@
-"""Queries and updates: D3 to D9, C16 embedded, G04; over an engine in memory and over one on a directory, closed and opened again."""
+"""Queries and updates: D3 to D9, C16 embedded, G04; in memory, on a directory closed and opened again, the main ones on a server."""
 from __future__ import annotations
 
 import asyncio
@@ -59,10 +59,10 @@ async def refused(call: Any, *words: str) -> None:
 # Updates.
 
 
-def test_an_update_with_an_id_runs_its_handler_once(place: Place) -> None:
+def test_an_update_with_an_id_runs_its_handler_once(anywhere: Place) -> None:
     """D3, D6"""
     async def main() -> None:
-        async with place.engine(ALL) as engine:
+        async with anywhere.engine(ALL) as engine:
             cart_run = await engine.start(cart, "c")
             assert await cart_run.update(ADD, "pen", update_id="u-1") == 1
             assert await cart_run.update(ADD, "another", update_id="u-1") == 1
@@ -74,10 +74,10 @@ def test_an_update_with_an_id_runs_its_handler_once(place: Place) -> None:
     run(main())
 
 
-def test_what_a_validator_refuses_is_not_recorded(place: Place) -> None:
+def test_what_a_validator_refuses_is_not_recorded(anywhere: Place) -> None:
     """D4"""
     async def main() -> None:
-        async with place.engine(ALL) as engine:
+        async with anywhere.engine(ALL) as engine:
             cart_run = await engine.start(cart, "c")
             await refused(cart_run.update(ADD, " "), "an item has a name")
             await refused(cart_run.update("remove", 1), '"remove"', '"add", "close"')
@@ -113,12 +113,12 @@ def test_an_update_waits_for_the_code_to_register_its_handler(place: Place) -> N
     run(main())
 
 
-def test_deduplication_and_state_outlive_a_restart(kept: Place) -> None:
+def test_deduplication_and_state_outlive_a_restart(lasting: Place) -> None:
     """D7"""
     async def main() -> None:
-        async with kept.engine(ALL) as engine:
+        async with lasting.engine(ALL) as engine:
             await (await engine.start(cart, "c")).update(ADD, "pen", update_id="u-1")
-        async with kept.engine(ALL) as engine:
+        async with lasting.engine(ALL) as engine:
             cart_run = engine.handle("c", cart)
             assert await cart_run.update(ADD, "other", update_id="u-1") == 1
             assert await cart_run.update(ADD, "ink") == 2
@@ -129,10 +129,10 @@ def test_deduplication_and_state_outlive_a_restart(kept: Place) -> None:
     run(main())
 
 
-def test_a_start_and_its_update_are_one_record(place: Place) -> None:
+def test_a_start_and_its_update_are_one_record(anywhere: Place) -> None:
     """D8, D9"""
     async def main() -> None:
-        async with place.engine(ALL) as engine:
+        async with anywhere.engine(ALL) as engine:
             started, result = await engine.update_with_start("increments", "i", 10, "inc", 5, update_id="u-1")
             assert result == 15
             detail = await started.describe()
@@ -188,10 +188,10 @@ async def _has(engine: Engine, id: str, kind: str, count: int) -> bool:
     return (await kinds(engine, id)).count(kind) >= count
 
 
-def test_updates_that_come_together_are_counted_or_refused(place: Place) -> None:
+def test_updates_that_come_together_are_counted_or_refused(anywhere: Place) -> None:
     """G04: the first that is accepted lets the code end; the others are accepted before that, or told."""
     async def main() -> None:
-        async with place.engine(ALL) as engine:
+        async with anywhere.engine(ALL) as engine:
             for ends_at in (1, 4, 10):
                 counting = await engine.start(counter, f"n-{ends_at}", ends_at)
                 answers = await asyncio.gather(*[counting.update("tick") for _ in range(10)], return_exceptions=True)
@@ -320,10 +320,10 @@ def test_ten_thousand_updates_at_once_are_handled_in_turn(place: Place) -> None:
 # Queries.
 
 
-def test_a_query_tells_the_state_and_records_nothing(place: Place) -> None:
+def test_a_query_tells_the_state_and_records_nothing(anywhere: Place) -> None:
     """D5"""
     async def main() -> None:
-        async with place.engine(ALL) as engine:
+        async with anywhere.engine(ALL) as engine:
             cart_run = await engine.start(cart, "c")
             await cart_run.update(ADD, "pen")
             before = await kinds(engine, "c")

@@ -24,7 +24,7 @@ def nothing_seen() -> None:
     HOLD.clear()
 
 
-@pytest.fixture(params=["memory", "embedded"])
+@pytest.fixture(params=["memory", "directory"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(None if request.param == "memory" else tmp_path / "data")
 
@@ -48,18 +48,17 @@ async def imports(ctx: Ctx) -> int:
     return await ctx.step("import", import_rows, 10)
 
 
-def test_after_a_stop_in_the_middle_of_a_step_the_next_attempt_goes_on_from_its_progress(tmp_path: Path) -> None:
+def test_after_a_stop_in_the_middle_of_a_step_the_next_attempt_goes_on_from_its_progress(lasting: Place) -> None:
     """D10"""
     async def main() -> None:
-        place = Place(tmp_path / "data")
-        async with place.engine([imports]) as engine:
+        async with lasting.engine([imports]) as engine:
             handle = await engine.start(imports, "i")
             # The newest of several reports is recorded within 100 ms, and describe shows it.
             async def shown() -> bool:
                 detail = await handle.describe()
                 return detail is not None and [(p.name, p.attempt, p.progress) for p in detail.pending] == [("import", 1, 5)]
             await until(shown)
-        async with place.engine([imports]) as engine:
+        async with lasting.engine([imports]) as engine:
             assert await engine.handle("i", imports).result() == 10
         assert SEEN == [(1, 0), (1, 5)]
 
@@ -80,10 +79,10 @@ async def silent(ctx: Ctx) -> int:
     return await ctx.step("s", falls_silent, heartbeat_timeout="100ms", retry=Retry(attempts=2, initial="1ms"))
 
 
-def test_a_step_that_stops_heartbeating_fails_and_its_next_attempt_sees_the_progress(place: Place) -> None:
+def test_a_step_that_stops_heartbeating_fails_and_its_next_attempt_sees_the_progress(anywhere: Place) -> None:
     """D11"""
     async def main() -> None:
-        async with place.engine([silent]) as engine:
+        async with anywhere.engine([silent]) as engine:
             assert await engine.execute(silent, "s") == 2
             detail = await engine.describe("s")
         assert SEEN == [(1, None), (2, 1)]
@@ -106,9 +105,10 @@ async def alive(ctx: Ctx) -> str:
     return await ctx.step("a", beats_on, heartbeat_timeout="150ms")
 
 
-def test_heartbeats_keep_the_time_out_away_and_are_recorded_rarely(place: Place) -> None:
+def test_heartbeats_keep_the_time_out_away_and_are_recorded_rarely(anywhere: Place) -> None:
+    """G09"""
     async def main() -> None:
-        async with place.engine([alive]) as engine:
+        async with anywhere.engine([alive]) as engine:
             assert await engine.execute(alive, "a") == "alive"
             detail = await engine.describe("a")
         assert detail is not None
@@ -249,9 +249,10 @@ async def side_by_side(ctx: Ctx) -> list[str | None]:
     return list(await ctx.all([ctx.step("a", beats_while_it_can, heartbeat_timeout="150ms"), ctx.step("b", holds_the_loop_up)]))
 
 
-def test_a_body_that_holds_the_loop_up_makes_no_other_step_fail(place: Place) -> None:
+def test_a_body_that_holds_the_loop_up_makes_no_other_step_fail(anywhere: Place) -> None:
+    """G09"""
     async def main() -> None:
-        async with place.engine([side_by_side]) as engine:
+        async with anywhere.engine([side_by_side]) as engine:
             assert await engine.execute(side_by_side, "s") == ["alive", None]
 
     run(main())

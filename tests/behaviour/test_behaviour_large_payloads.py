@@ -269,7 +269,7 @@ async def served(directory: Path) -> AsyncIterator[Any]:
 
 @pytest.mark.parametrize("home", [embedded, served])
 def test_what_is_too_large_is_refused_at_its_sender_by_its_name(home: Any, tmp_path: Path) -> None:
-    """G14. Also where the server has a bound of its own."""
+    """G14: also where the server has a bound of its own."""
     async def main() -> None:
         async with home(tmp_path) as engine:
             for what, said in SAYS.items():

@@ -62,7 +62,7 @@ def test_a_running_run_hands_over(scene: Any) -> None:
     scene(scenario)
 
 
-def test_an_unknown_step_is_refused_with_the_names_there_are(near: Any) -> None:
+def test_an_unknown_step_is_refused_with_the_names_there_are(scene: Any) -> None:
     async def scenario(home: Any) -> None:
         run = await home.engine.start(W["three_steps"], "r")
         await was_called("two")
@@ -77,7 +77,7 @@ def test_an_unknown_step_is_refused_with_the_names_there_are(near: Any) -> None:
         with pytest.raises(NotFound):
             await home.engine.handle("nobody").reset("one")
 
-    near(scenario)
+    scene(scenario)
 
 
 def test_a_step_of_a_repeated_name_is_meant_by_its_occurrence(near: Any) -> None:
@@ -224,7 +224,7 @@ def test_a_child_that_is_reset_answers_its_parent(near: Any) -> None:
     near(scenario)
 
 
-def test_a_token_of_the_kept_part_is_replaced(near: Any) -> None:
+def test_a_token_of_the_kept_part_is_replaced(scene: Any) -> None:
     async def scenario(home: Any) -> None:
         run = await home.engine.start(W["completes"], "r")
         await until(lambda: TOKENS and called("one"), "a token")
@@ -237,10 +237,10 @@ def test_a_token_of_the_kept_part_is_replaced(near: Any) -> None:
         await run.reset("one")
         assert await run.result() == [3, 2], "what was completed later is fed again"
 
-    near(scenario)
+    scene(scenario)
 
 
-def test_an_update_that_waits_for_its_handler_is_answered_by_the_new_run(near: Any) -> None:
+def test_an_update_that_waits_for_its_handler_is_answered_by_the_new_run(scene: Any) -> None:
     async def scenario(home: Any) -> None:
         run = await home.engine.start(W["updated"], "r")
         answer = asyncio.create_task(run.update(ADD, 5))
@@ -251,7 +251,7 @@ def test_an_update_that_waits_for_its_handler_is_answered_by_the_new_run(near: A
         assert await answer == 5 and await run.result() == [5]
         assert len(called("one")) == 1
 
-    near(scenario)
+    scene(scenario)
 
 
 def test_no_signal_is_lost_to_a_reset_of_a_busy_run(scene: Any) -> None:

@@ -60,6 +60,7 @@ async def failures(ctx: Ctx, size: int) -> list[Any]:
 
 @pytest.mark.parametrize(("size", "fits"), SIZES)
 def test_a_result_beyond_the_limit_is_refused_at_the_step_with_its_size(place: Place, size: int, fits: bool) -> None:
+    """G14"""
     async def main() -> None:
         async with place.engine([results]) as engine:
             said = await engine.execute(results, "r", size)
@@ -74,6 +75,7 @@ def test_a_result_beyond_the_limit_is_refused_at_the_step_with_its_size(place: P
 
 @pytest.mark.parametrize(("size", "fits"), SIZES)
 def test_a_signal_beyond_the_limit_is_refused_at_its_sender(place: Place, size: int, fits: bool) -> None:
+    """G14"""
     async def main() -> None:
         async with place.engine([signals]) as engine:
             handle = await engine.start(signals, "s")
@@ -89,6 +91,7 @@ def test_a_signal_beyond_the_limit_is_refused_at_its_sender(place: Place, size: 
 
 
 def test_many_results_at_the_limit_at_once_are_written_in_batches_that_fit(tmp_path: Path) -> None:
+    """G14"""
     @workflow
     async def many(ctx: Ctx) -> int:
         return sum(map(len, await ctx.all([ctx.step("large", text_of, PAYLOAD_BYTES_MAX) for _ in range(8)])))
@@ -102,6 +105,7 @@ def test_many_results_at_the_limit_at_once_are_written_in_batches_that_fit(tmp_p
 
 @pytest.mark.parametrize("size", [PAYLOAD_BYTES_MAX - 1, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MAX + 1, 10 * PAYLOAD_BYTES_MAX])
 def test_the_text_of_a_failure_is_cut_so_that_it_always_fits(place: Place, size: int) -> None:
+    """G14"""
     async def main() -> None:
         async with place.engine([failures]) as engine:
             assert await engine.execute(failures, "f", size) == [True, "x", "x"]
@@ -110,6 +114,7 @@ def test_the_text_of_a_failure_is_cut_so_that_it_always_fits(place: Place, size:
 
 
 def test_a_run_hit_by_a_too_large_result_is_repaired_by_new_code(tmp_path: Path) -> None:
+    """G14"""
     @workflow("report", on_exhausted="pause")
     async def old(ctx: Ctx) -> int:
         return len(await ctx.step("make", text_of, PAYLOAD_BYTES_MAX + 1))
@@ -130,6 +135,7 @@ def test_a_run_hit_by_a_too_large_result_is_repaired_by_new_code(tmp_path: Path)
 
 
 def test_every_feature_works_through_a_server(tmp_path: Path) -> None:
+    """D11, D12, D13"""
     token_file = tmp_path / "token"
 
     async def scenario(address: str) -> None:

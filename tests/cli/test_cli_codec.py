@@ -31,7 +31,7 @@ def sealing(capsys: pytest.CaptureFixture[str], served: tuple[Path, str], monkey
 def test_with_a_codec_commands_seal_what_they_send_and_show_the_rest_in_clear(
     sealing: Cli, served: tuple[Path, str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """D28."""
+    """D28"""
     monkeypatch.setenv("FUSEE_CODEC", "sealed_orders")
     assert sealing("start", "sealed", "s-1", f'"{SECRET}"').code == 0
     assert sealing("update", "s-1", "heard", f'"{SECRET}"').out == f'"heard {SECRET}"\n'

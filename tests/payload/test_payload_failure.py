@@ -30,6 +30,7 @@ def journey(error: BaseException, **about: Any) -> Any:
 
 
 def test_a_class_with_keyword_only_arguments_comes_back_with_its_attributes() -> None:
+    """G17"""
     error = journey(raised(chained))
     assert type(error) is Declined
     assert str(error) == "declined: limit" and error.args == ("declined: limit",)
@@ -73,6 +74,7 @@ BUILTIN: list[tuple[Callable[[], Any], type[BaseException], dict[str, Any]]] = [
 def test_exceptions_of_python_and_of_c_come_back_whole(
     call: Callable[[], Any], kind: type[BaseException], attributes: dict[str, Any]
 ) -> None:
+    """G17"""
     before = raised(call)
     after = journey(before)
     assert type(after) is kind and str(after) == str(before) and after.args == before.args
@@ -118,6 +120,7 @@ def test_a_class_that_cannot_be_rebuilt_arrives_as_step_failed_with_its_name(err
 
 
 def test_a_class_that_is_missing_here_arrives_as_step_failed_with_all_it_had() -> None:
+    """G17"""
     data = encode_failure(raised(chained)).replace(b"failure_kinds:Declined", b"no_such_module:Declined")
     after = rebuild_failure(data)
     assert type(after) is errors.StepFailed and after.type_name == "no_such_module:Declined"
@@ -140,6 +143,7 @@ def test_a_name_that_leads_to_no_exception_runs_nothing_and_is_step_failed(name:
 
 
 def test_a_tree_of_groups_comes_back_and_can_be_split() -> None:
+    """G17"""
     group = ExceptionGroup("all", [ValueError(1), ExceptionGroup("some", [Declined(code="x", amount=Decimal(1)), KeyError("k")])])
     after = journey(group)
     assert type(after) is ExceptionGroup

@@ -16,6 +16,7 @@ from tests.router.harness import ANY, Peer, Server, Worker, alive, serving, star
 
 
 def test_twenty_servers_on_port_zero_get_twenty_ports(tmp_path: Path) -> None:
+    """G18"""
     with ExitStack() as stack:
         servers = [stack.enter_context(starting(tmp_path / f"data-{number}", shards=1)) for number in range(20)]
         addresses = {server.ready().address for server in servers}
@@ -25,6 +26,7 @@ def test_twenty_servers_on_port_zero_get_twenty_ports(tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_stopped_right_after_its_start_is_gone_soon(tmp_path: Path) -> None:
+    """G18"""
     with starting(tmp_path / "data", unix=str(tmp_path / "sock"), fake=False) as server:
         until(lambda: (tmp_path / "sock").exists())
         assert server.terminate() == 0
@@ -112,6 +114,7 @@ def test_a_new_directory_gets_a_shard_per_core_and_an_old_one_keeps_what_it_has(
     (["192.0.2.1:0"], "no interface of this machine has the address"),
 ])
 def test_an_address_that_cannot_be_had_is_named_before_any_process_is_started(tmp_path: Path, listen: list[str], said: str) -> None:
+    """G18"""
     with socket.create_server(("127.0.0.1", 0)) as taken, ExitStack() as stack:
         port = taken.getsockname()[1]
         server = stack.enter_context(starting(tmp_path / "data", listen=[address.format(taken=port) for address in listen]))

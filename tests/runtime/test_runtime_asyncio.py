@@ -56,6 +56,7 @@ async def replayed(rig: Rig, first: int, goes_on: bool) -> tuple[Trace, Rig]:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_a_run_goes_on_after_a_crash_behind_any_record(case: Any, seed: int) -> None:
+    """G01"""
     async def main() -> None:
         BODIES["seed"] = seed
         workflow = workflow_of(case)
@@ -80,6 +81,7 @@ def test_clean_up_and_refusals_say_nothing_to_the_log(case: Any, caplog: pytest.
 
 
 def test_as_completed_of_coroutines_is_refused_by_name() -> None:
+    """G01"""
     run(live(workflow_of(next(case for case in CASES if case.__name__ == "as_completed_of_coroutines"))))
     assert len(TRACE["as_completed_of_coroutines"]) == 1
     said = TRACE["as_completed_of_coroutines"][0]

@@ -169,6 +169,7 @@ def test_everything_that_clean_up_may_try_raises_sealed() -> None:
 
 
 def test_collections_on_other_threads_run_no_code_of_dropped_runs() -> None:
+    """G05"""
     async def go() -> None:
         workflow = Workflow(plain, "plain")
         stop = threading.Event()

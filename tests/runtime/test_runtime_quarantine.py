@@ -90,6 +90,7 @@ async def ends_at_once(ctx: Any) -> None:
     (ends_at_once, ['step "charge"', "nothing of the kind"], "async def ends_at_once"),
 ])
 def test_changed_code_is_told_what_the_journal_holds_and_at_which_line(changed: Any, words: list[str], line_of: str) -> None:
+    """G02"""
     async def main() -> str:
         rig = await waiting_rig(named(two))
         async with Rig([named(changed)], rig.log) as again:

@@ -197,6 +197,7 @@ def test_the_code_gets_a_copy_of_what_was_recorded() -> None:
     lambda: ExceptionGroup("several", [ValueError("a"), ExceptionGroup("more", [Declined(code=1)])]),
 ], ids=["own", "ValueError", "KeyError", "TimeoutError", "OSError", "group"])
 def test_a_failed_step_raises_its_own_type_with_the_step_as_its_cause_live_as_replayed(error: Any) -> None:
+    """G17"""
     async def body() -> None:
         raise error()
 
@@ -213,6 +214,7 @@ def test_a_failed_step_raises_its_own_type_with_the_step_as_its_cause_live_as_re
 
 
 def test_a_type_that_nobody_can_rebuild_is_a_step_failed_also_live() -> None:
+    """G17"""
     async def body() -> None:
         class Local(Exception):
             pass

@@ -155,6 +155,7 @@ def test_a_step_added_at_the_end_of_a_finished_run_is_found(journal: Journal) ->
 
 
 def test_a_step_added_beside_the_others_is_found(journal: Journal) -> None:
+    """G02"""
     async def edited(ctx: Ctx, n: int) -> int:
         total, _ = await asyncio.gather(original(ctx, n), ctx.step("beside", act, "beside"))
         return total
@@ -174,6 +175,7 @@ def test_a_removed_step_is_found(journal: Journal) -> None:
 
 
 def test_a_last_step_removed_is_found(journal: Journal) -> None:
+    """G02"""
     async def edited(ctx: Ctx, n: int) -> int:
         await ctx.step("price", act, "price")
         await ctx.step("charge", act, "charge")
@@ -207,6 +209,7 @@ def test_another_name_of_a_timer_is_found(journal: Journal) -> None:
 
 
 def test_another_duration_of_a_timer_is_no_mismatch(journal: Journal) -> None:
+    """G02"""
     async def edited(ctx: Ctx, n: int) -> int:
         await ctx.step("price", act, "price")
         await ctx.step("charge", act, "charge")
@@ -231,6 +234,7 @@ def test_another_child_is_found(journal: Journal) -> None:
 
 
 def test_other_arguments_are_no_mismatch(journal: Journal) -> None:
+    """G02"""
     async def edited(ctx: Ctx, n: int) -> int:
         await ctx.step("price", act, "another argument")
         await ctx.step("charge", len, "another function")

@@ -267,7 +267,7 @@ async def test_payloads_of_the_largest_size_go_in_and_come_back(tree: Tree) -> N
 
 @asynchronous
 async def test_a_client_that_does_not_keep_to_the_servers_bound_is_refused_by_the_server(tmp_path: Path) -> None:
-    """G14. What cannot fit does not reach a worker; what a worker opens and finds too large, it refuses. Nothing of either is recorded."""
+    """G14: what cannot fit does not reach a worker; what a worker opens and finds too large, it refuses. Nothing of either is recorded."""
     bounded = Tree(tmp_path / "data", payload_bytes_max=1_000)
     await asyncio.to_thread(bounded.start)
     try:

@@ -75,7 +75,7 @@ def connect_five(tree: Tree, numbers: Iterable[int]) -> None:
 
 
 def test_a_killed_router_takes_every_process_with_it(tmp_path: Path) -> None:
-    """No orphan, no port, no shared memory; the directory can be served again at once."""
+    """G18: no orphan, no port, no shared memory; the directory can be served again at once."""
     with serving(tmp_path / "data", shards=3) as tree:
         tree.keeper(1).suspend()  # one that cannot end in order
         below = tree.processes[1:]

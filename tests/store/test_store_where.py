@@ -68,7 +68,7 @@ def operators(values: st.SearchStrategy[Any], names: list[str]) -> st.SearchStra
 def test_lists_and_counts_find_exactly_what_the_predicate_matches(
     runs: list[tuple[dict[str, Any], int, int, dict[str, Any] | None]], where: dict[str, Any], bounds: tuple[int, int, int], limit: int
 ) -> None:
-    """G16. Whichever way the rows are found: by the index on attributes in order or sorted, by type and status, or one after another."""
+    """G16: whichever way the rows are found: by the index on attributes in order or sorted, by type and status, or one after another."""
     records = []
     for run, (attributes, at, state, later) in enumerate(runs, start=1):
         text = json.dumps(attributes, ensure_ascii=False).encode()
