@@ -7,12 +7,12 @@ Bound: flat within 20 %: no length costs more a record than 1.2 times the cheape
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 import time
 
 from fusee_mp import Ctx, Journal, Replayer, workflow
 from fusee_mp.core import records as r
+from fusee_mp.runtime.collector import settle
 
 LENGTHS = {"chain": (100, 1_000, 10_000, 50_000), "fan": (100, 1_000, 10_000)}
 ROUNDS = 5
@@ -57,8 +57,7 @@ def main() -> int:
     replayer, fine = Replayer(workflows=[chain, fan]), True
     for name, lengths in LENGTHS.items():
         journals = {length: journal(name, length) for length in lengths}
-        gc.collect()
-        gc.freeze()
+        settle()
         rounds = [{length: us_per_record(replayer, journals[length]) for length in lengths} for _ in range(ROUNDS)]
         best = {length: min(times[length] for times in rounds) for length in lengths}
         limit = 1.2 * min(best.values())

@@ -37,15 +37,25 @@ def test_a_kept_journal_names_no_place_of_the_machine_that_wrote_it() -> None:
         assert 'File \\"/' not in path.read_text().replace('\\\\\\"', '\\"'), path
 
 
+@pytest.mark.parametrize("seed", ["0", "1", "4711"])
+def test_every_kept_journal_replays_whatever_the_order_of_sets(seed: str) -> None:
+    """G01: in a fresh process, whose sets of tasks and of texts have another order than those of the process that wrote it."""
+    done = replayed_by(sys.executable, PYTHONHASHSEED=seed)
+    assert done.returncode == 0 and f"{len(HISTORIES)} journals, 0 differ" in done.stdout, done.stdout + done.stderr
+
+
+def replayed_by(python: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [python, "-m", "tests.histories.replay"], check=False, cwd=ROOT, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", **environment},
+    )
+
+
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
 def test_every_kept_journal_replays_on_each_python_of_this_machine(version: str) -> None:
     if version == RUNNING:
         pytest.skip("it is the one that runs the tests")
-    python = prepared(interpreter(version), version)
-    done = subprocess.run(
-        [python, "-m", "tests.histories.replay"], check=False, cwd=ROOT, capture_output=True, text=True, timeout=120,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-    )
+    done = replayed_by(prepared(interpreter(version), version))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(HISTORIES)} journals, 0 differ, on {version}." in done.stdout
 
