@@ -30,11 +30,9 @@ is run and nothing is changed. Exit code 1 when a run would not go on with this 
 @options.as_json
 def command(path: Path, module: str, last: int, as_json: bool) -> int:
     from fusee_mp.cli.modules import load
-    from fusee_mp.runtime.collector import settle
     from fusee_mp.sdk.replayer import Replayer
 
     program = load(module)
-    settle()
     replayer = Replayer(workflows=program.workflows, codec=program.codec)
     rows = []
     for journal in _journals(path, program, last):
