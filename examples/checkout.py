@@ -13,8 +13,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
-from fusee_mp import Ctx, Engine, Retry, WorkflowFailed, current_step, step, workflow
+from fusee_mp import Ctx, Engine, Retry, WorkflowFailed, step, workflow
 
 
 class CardDeclined(Exception):
@@ -41,14 +42,13 @@ async def reserve(order: Order) -> str:
 
 
 @step(retry=Retry())
-async def release(reservation: str) -> None:
-    print(f"  release   {reservation}")
+async def release(order: Order) -> None:
+    print(f"  release   {order.item}, if it was reserved")
 
 
 @step(retry=Retry(attempts=5, never=(CardDeclined,)), timeout="30s")
-async def charge(order: Order) -> str:
+async def charge(order: Order, key: UUID) -> str:
     # The key is the same in all attempts of this step, also after a crash: a bank that is given it charges once.
-    key = current_step().key
     if order.amount > 1000:
         raise CardDeclined(f"{order.amount} is over the limit")
     print(f"  charge    {order.amount} (idempotency key {key})")
@@ -56,8 +56,8 @@ async def charge(order: Order) -> str:
 
 
 @step(retry=Retry())
-async def refund(payment: str) -> None:
-    print(f"  refund    {payment}")
+async def refund(key: UUID) -> None:
+    print(f"  refund    what was charged as {key}, if anything was")
 
 
 @step(retry=Retry(attempts=3, initial="50ms"))
@@ -70,12 +70,14 @@ async def ship(order: Order) -> str:
 
 @workflow("checkout")
 async def checkout(ctx: Ctx, order: Order) -> Receipt:
+    # How to undo a step is noted before it begins: one that failed or was cancelled may have had its effect all the same.
     undo: list[Callable[[], Coroutine[Any, Any, None]]] = []
     try:
-        reservation = await reserve(order)
-        undo.append(lambda: release(reservation))
-        payment = await charge(order)
-        undo.append(lambda: refund(payment))
+        undo.append(lambda: release(order))
+        await reserve(order)
+        key = ctx.uuid4()
+        undo.append(lambda: refund(key))
+        payment = await charge(order, key)
         return Receipt(payment, await ship(order))
     except BaseException:
         for compensate in reversed(undo):
@@ -86,7 +88,7 @@ async def checkout(ctx: Ctx, order: Order) -> Receipt:
 async def main(directory: str) -> None:
     orders = [
         Order("order-1", "lamp", Decimal("39.90")),
-        Order("order-2", "yacht", Decimal("2500000.00")),  # declined: the reservation is released
+        Order("order-2", "yacht", Decimal("2500000.00")),  # declined: nothing was charged, the reservation is released
         Order("order-3", "piano", Decimal("990.00")),  # never shipped: refunded, then released
     ]
     async with Engine.open(directory, workflows=[checkout]) as engine:

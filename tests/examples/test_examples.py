@@ -26,7 +26,7 @@ def test_the_checkout_undoes_what_cannot_be_finished() -> None:
     lines = [line.split() for line in run("checkout.py").splitlines()]
     assert [line[0] for line in lines] == [
         "order-1:", "reserve", "charge", "ship", "done",
-        "order-2:", "reserve", "release", "undone",
+        "order-2:", "reserve", "refund", "release", "undone",
         "order-3:", "reserve", "charge", "refund", "release", "undone",
     ]
 
