@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fusee_mp import Client, Config, Engine, Worker, Workflow
+from fusee_mp.duration import to_ms_or_none
 from tests.server.tree import Tree
 
 T = TypeVar("T")
@@ -30,22 +31,27 @@ class Place:
 
 
 class ServedPlace(Place):
-    """A server on the directory. An engine there is a client beside a worker of its own, which gives its bodies no grace when it leaves."""
+    """A server on the directory, made as the first engine wants it. An engine there is a client beside a worker of its own, which gives
+    its bodies no grace when it leaves."""
 
-    def __init__(self, dir: Path) -> None:
-        super().__init__(dir)
-        self._tree = Tree(dir, shards=1)
+    _tree: Tree | None = None
 
     @contextlib.asynccontextmanager
-    async def engine(self, workflows: Sequence[Workflow[Any, Any]], **options: Any) -> AsyncIterator[Any]:
-        if not self._tree.address:
+    async def engine(
+        self, workflows: Sequence[Workflow[Any, Any]], shards: int = 1, retention: str | None = None, checkpoint_on_shutdown: bool = True,
+        **options: Any,
+    ) -> AsyncIterator[Any]:
+        if self._tree is None:
+            assert self.dir is not None
+            self._tree = Tree(self.dir, shards=shards, retention_ms=to_ms_or_none(retention, "retention"))
             await asyncio.to_thread(self._tree.start)
         address = self._tree.address
         async with Worker.connect(address, workflows=workflows, grace=0, **options), Client.connect(address) as client:
             yield client
 
     def close(self) -> None:
-        self._tree.close()
+        if self._tree is not None:
+            self._tree.close()
 
 
 async def until(look: Callable[[], Awaitable[T]] | Callable[[], T]) -> T:

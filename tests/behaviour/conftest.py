@@ -51,14 +51,14 @@ def near(home: Any, scene: Scene) -> Scene:
     return scene
 
 
-@pytest.fixture(params=["directory", "server"])
+@pytest.fixture(params=["embedded", "server"])
 def lasting(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A place that remembers, for tests that leave it and come back."""
     monkeypatch.setenv("FUSEE_TEST_NOTES", str(tmp_path / "notes"))
     yield from _place(request.param, tmp_path)
 
 
-@pytest.fixture(params=["memory", "directory", "server"])
+@pytest.fixture(params=["memory", "embedded", "server"])
 def anywhere(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setenv("FUSEE_TEST_NOTES", str(tmp_path / "notes"))
     yield from _place(request.param, tmp_path)

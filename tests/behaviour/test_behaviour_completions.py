@@ -29,7 +29,7 @@ def nothing_sent() -> None:
     GATE.clear()
 
 
-@pytest.fixture(params=["memory", "directory"])
+@pytest.fixture(params=["memory", "embedded"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(None if request.param == "memory" else tmp_path / "data")
 

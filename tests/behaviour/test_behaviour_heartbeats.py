@@ -24,7 +24,7 @@ def nothing_seen() -> None:
     HOLD.clear()
 
 
-@pytest.fixture(params=["memory", "directory"])
+@pytest.fixture(params=["memory", "embedded"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(None if request.param == "memory" else tmp_path / "data")
 

@@ -52,15 +52,14 @@ def named(code: Any) -> Workflow[Any, Any]:
 
 
 @pytest.mark.parametrize("status", ["suspended", "parked"])
-def test_an_old_run_goes_the_old_way_where_it_has_been_and_the_new_way_further_on(tmp_path: Path, status: str) -> None:
+def test_an_old_run_goes_the_old_way_where_it_has_been_and_the_new_way_further_on(lasting: Place, status: str) -> None:
     """D15"""
     async def main() -> None:
-        place = Place(tmp_path / "data")
         config = {"park_after": "50ms" if status == "parked" else "10s"}
-        async with place.engine([named(before)], **config) as engine:
+        async with lasting.engine([named(before)], **config) as engine:
             await engine.start("refund", "old")
             await has_status(engine, "old", status)
-        async with place.engine([named(after)], **config) as engine:
+        async with lasting.engine([named(after)], **config) as engine:
             await engine.handle("old").signal(GO)
             assert await engine.handle("old").result() == 11
             fresh = await engine.start("refund", "new")
@@ -70,7 +69,7 @@ def test_an_old_run_goes_the_old_way_where_it_has_been_and_the_new_way_further_o
                 told = [record.name for record in (await engine.describe("new")).journal if record.kind == "patched"]  # type: ignore[union-attr]
                 assert told == ["early", "late"]
         replayer = Replayer(workflows=[named(after)])
-        assert all(replayer.replay(journal).ok for journal in export(tmp_path / "data"))
+        assert all(replayer.replay(journal).ok for journal in export(lasting.dir))
 
     run(main())
 

@@ -26,10 +26,10 @@ def hidden(kind: Any, *arguments: Any) -> Any:
     return kind(*arguments)
 
 
-def test_debounced_starts_of_a_key_are_one_run_with_the_last_input(place: Place) -> None:
+def test_debounced_starts_of_a_key_are_one_run_with_the_last_input(anywhere: Place) -> None:
     """D36, D37, D38"""
     async def main() -> None:
-        async with place.engine(ALL) as engine:
+        async with anywhere.engine(ALL) as engine:
             runs = [await engine.debounce(tenfold, "a", n, Debounce("300ms")) for n in range(5)]
             other = await engine.debounce(tenfold, "b", 9, Debounce("300ms"))
             assert len({each.id for each in runs}) == 1 and runs[0].id.startswith("a@") and other.id.startswith("b@")
@@ -44,10 +44,10 @@ def test_debounced_starts_of_a_key_are_one_run_with_the_last_input(place: Place)
     run(main())
 
 
-def test_a_window_that_is_extended_for_ever_closes_at_its_cap(place: Place) -> None:
+def test_a_window_that_is_extended_for_ever_closes_at_its_cap(anywhere: Place) -> None:
     """D39"""
     async def main() -> None:
-        async with place.engine(ALL) as engine:
+        async with anywhere.engine(ALL) as engine:
             rule, ids = Debounce("80ms", max_wait="200ms"), set()
             for n in range(35):
                 ids.add((await engine.debounce(tenfold, "k", n, rule)).id)
@@ -59,10 +59,10 @@ def test_a_window_that_is_extended_for_ever_closes_at_its_cap(place: Place) -> N
     run(main())
 
 
-def test_a_batch_closes_when_it_is_full_or_its_time_has_come(place: Place) -> None:
+def test_a_batch_closes_when_it_is_full_or_its_time_has_come(anywhere: Place) -> None:
     """D40, D41"""
     async def main() -> None:
-        async with place.engine(ALL) as engine:
+        async with anywhere.engine(ALL) as engine:
             rule = Batch(3, "200ms")
             runs = [await engine.batch(collected, "k", n, rule, event_id=f"event-{n}") for n in range(7)]
             again = await engine.batch(collected, "k", 6, rule, event_id="event-6")
@@ -86,21 +86,21 @@ def test_a_rule_that_cannot_be_is_refused_when_it_is_made(make: Any) -> None:
         make()
 
 
-def test_an_acknowledged_event_survives_a_restart_and_its_id_joins_once(tmp_path: Path) -> None:
+def test_an_acknowledged_event_survives_a_restart_and_its_id_joins_once(lasting: Place) -> None:
     """D43, D44"""
     async def main() -> None:
-        place, rule = Place(tmp_path / "data"), Debounce("1s")
-        async with place.engine(ALL, shards=3, checkpoint_on_shutdown=False) as engine:
+        rule = Debounce("1s")
+        async with lasting.engine(ALL, shards=3, checkpoint_on_shutdown=False) as engine:
             await engine.debounce(tenfold, "a", 1, rule, event_id="one")
             first = await engine.debounce(tenfold, "a", 2, rule, event_id="two")
             batched = await engine.batch(collected, "b", 5, Batch(9, "1s"), event_id="one")
-        async with place.engine(ALL) as engine:
+        async with lasting.engine(ALL) as engine:
             again = await engine.debounce(tenfold, "a", 1, rule, event_id="one")
             assert again.id == first.id and await again.result(20) == 20
             assert (await engine.batch(collected, "b", 5, Batch(9, "1s"), event_id="one")).id == batched.id
             assert await engine.handle(batched.id).started(20) is None
             assert await engine.handle(batched.id, collected).result(20) == [5]
-        async with place.engine(ALL) as engine:
+        async with lasting.engine(ALL) as engine:
             assert (await engine.debounce(tenfold, "a", 7, rule, event_id="two")).id == first.id
             assert [status.id for status in await engine.list({"type": "tenfold"})] == [first.id]
 
