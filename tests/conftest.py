@@ -18,18 +18,29 @@ DIRECTORY = pytest.StashKey[Path]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the session a temporary directory of its own, so that nobody else's files are mistaken for ours. The name is short: paths of
-    Unix sockets hold 107 bytes. It has the process's number, which tells when its session was killed and nobody will clear it up."""
+    """Give the session a temporary directory of its own, so that nobody else's files are mistaken for ours; each of several processes that
+    share the tests has one in that. The names are short: paths of Unix sockets hold 107 bytes."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # A shell has its background jobs ignore Ctrl-C, and what they start inherits it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    directory = Path(tempfile.gettempdir(), _worker(config)) if _worker(config) else _new_directory()
+    directory.mkdir(exist_ok=True)
+    config.stash[DIRECTORY] = directory
+    os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
+    if config.option.basetemp is None or _worker(config):
+        config.option.basetemp = str(directory / "pytest")
+
+
+def _worker(config: pytest.Config) -> str:
+    """Which of the processes that share the tests this is, as "gw0"; empty in the one that hands them out, or runs them by itself."""
+    return str(getattr(config, "workerinput", {}).get("workerid", ""))
+
+
+def _new_directory() -> Path:
+    """It has the process's number, which tells when its session was killed and nobody will clear it up."""
     for abandoned in Path(tempfile.gettempdir()).glob("ft-[0-9]*-*"):
         if not psutil.pid_exists(int(abandoned.name.split("-")[1])):
             shutil.rmtree(abandoned, ignore_errors=True)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # A shell has its background jobs ignore Ctrl-C, and what they start inherits it.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    directory = Path(tempfile.mkdtemp(prefix=f"ft-{os.getpid()}-"))
-    config.stash[DIRECTORY] = directory
-    os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
-    if config.option.basetemp is None:
-        config.option.basetemp = str(directory / "pytest")
+    return Path(tempfile.mkdtemp(prefix=f"ft-{os.getpid()}-"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -43,6 +54,8 @@ def nothing_is_left_behind(pytestconfig: pytest.Config) -> Iterator[None]:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """What the tests wrote is kept only when somebody will want to look at it, and only of the last session that failed."""
+    if _worker(session.config):
+        return
     directory = session.config.stash[DIRECTORY]
     if session.testsfailed:
         kept = directory.parent / f"ft-failed-{os.getuid()}"

@@ -19,7 +19,7 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-from crc32c import crc32c
+from fusee_mp.checksum import crc32c
 
 FORMAT = 1
 SEGMENT_MAGIC = b"FUSEESEG"

@@ -31,9 +31,8 @@ from __future__ import annotations
 
 import threading
 
-from crc32c import crc32c
-
 from fusee_mp.bounds import FRAME_BYTES_MAX
+from fusee_mp.checksum import crc32c
 from fusee_mp.errors import ProtocolError
 from fusee_mp.ring import layout
 from fusee_mp.ring.region import Region

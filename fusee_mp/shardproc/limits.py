@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from crc32c import crc32c
 
+from fusee_mp.checksum import crc32c
 from fusee_mp.core.calls import LimitCall, LimitState
 from fusee_mp.core.permits import LimitSpec, Permits
 from fusee_mp.errors import Rejected, StorageError

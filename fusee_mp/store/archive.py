@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from crc32c import crc32c
 from msgspec import Struct
 
 from fusee_mp.bounds import ARCHIVE_FILE_BYTES
+from fusee_mp.checksum import crc32c
 from fusee_mp.errors import StorageError
 
 DIRECTORY: Final = "archive"

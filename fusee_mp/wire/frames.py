@@ -21,9 +21,9 @@ from __future__ import annotations
 import struct
 
 import msgspec
-from crc32c import crc32c
 
 from fusee_mp.bounds import FRAME_BYTES_MAX
+from fusee_mp.checksum import crc32c
 from fusee_mp.errors import ProtocolError, Rejected
 
 _PREFIX = struct.Struct("<II")
