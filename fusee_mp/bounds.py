@@ -41,6 +41,8 @@ TOGETHER_BYTES_MAX = FRAME_BYTES_MAX - MIB
 RING_BYTES_MIN = 4 * KIB
 RING_BYTES_DEFAULT = 1 * MIB
 RING_BYTES_MAX = 64 * MIB
+# Connections of workers and clients by rings, for each shard process; each has two rings and five descriptors there.
+RING_CONNECTIONS_MAX = 256
 # One packet between processes of a server: it must fit a Unix socket's buffer, which is about 200 KiB.
 PACKET_BYTES_MAX = 64 * KIB
 # Descriptors that come with one packet: a link has five; the kernel allows 253.

@@ -37,9 +37,10 @@ FRAMES_PER_TURN = 128
 # reader no waking up, which on an idle processor takes longer than all of them together.
 SPIN_TURNS = 10
 
+PEER_CLOSED = "the peer closed the link"
 _ENDED = {
     layout.STATE_OPEN: "the peer's process ended",
-    layout.STATE_CLOSED: "the peer closed the link",
+    layout.STATE_CLOSED: PEER_CLOSED,
     layout.STATE_REFUSED: "the peer closed the link, because what it read from this side was damaged",
 }
 
@@ -76,6 +77,21 @@ class LinkFds:
 
 def pair(generation: int, ring_bytes: int = RING_BYTES_DEFAULT) -> tuple[LinkFds, LinkFds]:
     """The descriptors of both ends of a new link. `generation` differs from that of every earlier link between the two."""
+    lives = [end.detach() for end in socket.socketpair()]
+    try:
+        one, other = ends(ring_bytes, generation)
+    except BaseException:
+        for life in lives:
+            os.close(life)
+        raise
+    return LinkFds.of(generation, (*one, lives[0])), LinkFds.of(generation, (*other, lives[1]))
+
+
+Ends = tuple[int, ...]
+
+
+def ends(ring_bytes: int, generation: int) -> tuple[Ends, Ends]:
+    """The descriptors of both ends but for their life lines, in the order of LinkFds. Raises Unavailable, OSError."""
     with ExitStack() as undo:
         def kept(descriptor: int) -> int:
             undo.callback(os.close, descriptor)
@@ -83,11 +99,9 @@ def pair(generation: int, ring_bytes: int = RING_BYTES_DEFAULT) -> tuple[LinkFds
 
         rings = [kept(region.create(ring_bytes, generation)) for _ in range(2)]
         bells = [kept(doorbell.create()) for _ in range(2)]
-        lives = [kept(end.detach()) for end in socket.socketpair()]
         copies = [kept(os.dup(descriptor)) for descriptor in rings + bells]
         undo.pop_all()
-    one = LinkFds(generation, rings[0], rings[1], bells[0], bells[1], lives[0])
-    return one, LinkFds(generation, copies[1], copies[0], copies[3], copies[2], lives[1])
+    return (rings[0], rings[1], bells[0], bells[1]), (copies[1], copies[0], copies[3], copies[2])
 
 
 class Link:
@@ -106,7 +120,7 @@ class Link:
         self._queue: deque[tuple[bytes | memoryview, bool]] = deque()
         self._drain_waiters: list[asyncio.Future[None]] = []
         self._queued_bytes = self._idle_turns = 0
-        self._is_scheduled = self._is_asleep = self._is_gone = self._waits_for_room = False
+        self._is_scheduled = self._is_asleep = self._is_gone = self._waits_for_room = self._is_held_back = False
         self._fault: str | None = None
         self._gone_reason = ""
         self._closed: str | None = None
@@ -151,6 +165,14 @@ class Link:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._drain_waiters.append(waiter)
             await waiter
+
+    def hold_back(self) -> None:
+        """Take nothing more from the ring until `go_on`: it fills, and what the peer sends then waits there."""
+        self._is_held_back = True
+
+    def go_on(self) -> None:
+        self._is_held_back = False
+        self._schedule()
 
     def peer_lost(self, reason: str) -> None:
         """Tell the link that the peer is gone, for an owner who learns it before the life line does (from waitpid, a control socket)."""
@@ -252,7 +274,7 @@ class Link:
 
     def _fetch(self) -> None:
         """Move frames out of the ring before any is handled, so that the writer has the room back while they are."""
-        if self._fault is not None:
+        if self._fault is not None or self._is_held_back:
             return
         try:
             for _ in range(FRAMES_PER_TURN - len(self._inbox)):
@@ -267,12 +289,14 @@ class Link:
             self._send_bell.ring()
 
     def _dispatch(self) -> None:
-        while self._inbox and self._closed is None:
+        while self._inbox and self._closed is None and not self._is_held_back:
             self._on_frame(self._inbox.popleft())
 
     def _rest(self) -> None:
         """Decide how to go on: with another turn, asleep until rung, or not at all."""
         if self._closed is not None:
+            return
+        if self._is_held_back:
             return
         if self._inbox:
             self._schedule()

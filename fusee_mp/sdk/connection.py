@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from fusee_mp.errors import BY_CODE, Denied, FuseeError, ProtocolError, Unavailable
 from fusee_mp.sdk.address import Address
+from fusee_mp.sdk.same_host import reach_here
 from fusee_mp.security.caller import denial, reach
 from fusee_mp.security.tls import explain
 from fusee_mp.wire import messages as m
@@ -173,7 +174,8 @@ async def connect(address: Address, make: Callable[[], C]) -> C:
 async def _open(address: Address, connection: Connection) -> None:
     loop = asyncio.get_running_loop()
     if address.path:
-        await loop.create_unix_connection(lambda: connection, address.path)
+        connection.is_announced = True
+        await reach_here(address.path, connection.preface, connection)
     elif address.credentials:
         connection.is_announced = True
         await reach(address.host, address.port, connection.preface.encode(), address.credentials, connection)

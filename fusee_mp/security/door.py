@@ -20,7 +20,7 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -35,6 +35,7 @@ from fusee_mp.security.turns import Turns
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, first_frame, frame_bytes
 from fusee_mp.wire.kinds import Kind
+from fusee_mp.wire.preface import decode as decode_preface
 
 _HANDSHAKE: Final = b"\x16"
 NO_TLS: Final = "denied: this server takes connections over TLS alone: connect with ca= (--ca) and the CA of its certificate"
@@ -54,11 +55,19 @@ class Entry:
     most: int
 
 
-class Door:
-    """Owns the sockets given to `admit`, until their protocols have them. `keys` may be changed, for those that come later."""
+async def refuse_rings(sock: socket.socket, protocol: asyncio.Protocol) -> bool:
+    raise Denied("rings are not taken here")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, farewells: Farewells, log: logging.Logger, keys: Keys | None = None) -> None:
-        self.loop, self.farewells, self.keys = loop, farewells, keys or Keys()
+
+class Door:
+    """Owns the sockets given to `admit`, until their protocols have them. `keys` may be changed, for those that come later. `by_rings`
+    takes rings that were offered over a Unix socket: False when the connection goes on over the socket itself."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, farewells: Farewells, log: logging.Logger, keys: Keys | None = None,
+        by_rings: Callable[[socket.socket, asyncio.Protocol], Awaitable[bool]] = refuse_rings,
+    ) -> None:
+        self.loop, self.farewells, self.keys, self.by_rings = loop, farewells, keys or Keys(), by_rings
         self.refusals = Refusals(loop, log)
         self._crowd: Crowd[Entrant] = Crowd()
         self._handshakes: Turns[Entrant] = Turns(loop, bounds.DOOR_HANDSHAKES_PER_SECOND, Entrant.start_tls)
@@ -118,6 +127,7 @@ class Entrant(asyncio.Protocol):
         self._proving: Proving | None = None
         self._client_nonce = b""
         self._is_refused = False
+        self._offers_rings = is_unix and decode_preface(preface).offers_rings
 
     @property
     def held(self) -> int:
@@ -127,6 +137,8 @@ class Entrant(asyncio.Protocol):
 
     def begin(self) -> None:
         if self._keys.context is None:
+            if self._offers_rings:
+                self._within(bounds.DOOR_GREETING_MS, "offer its rings")
             self._connect(None)
             return
         self._within(bounds.DOOR_TLS_MS, "make its TLS handshake")
@@ -157,11 +169,12 @@ class Entrant(asyncio.Protocol):
 
     async def _connected(self, context: ssl.SSLContext | None) -> None:
         try:
-            await self._door.loop.connect_accepted_socket(lambda: self, self._sock, ssl=context)
+            if not (self._offers_rings and await self._door.by_rings(self._sock, self)):
+                await self._door.loop.connect_accepted_socket(lambda: self, self._sock, ssl=context)
         except BaseException as error:
             self._ended()
             self._sock.close()
-            if not isinstance(error, OSError):
+            if not isinstance(error, OSError | FuseeError):
                 raise
             if not self._is_refused:
                 self._door.refusals.note(self._host, f"TLS failed: {error}" if context else str(error))

@@ -37,6 +37,7 @@ from fusee_mp.shardproc.host import HostOptions, ShardHost
 from fusee_mp.shardproc.lease import Lease, LivenessWatch, WorkerConnection
 from fusee_mp.shardproc.permits import PermitDesk
 from fusee_mp.shardproc.relay import Forwarded, Relay
+from fusee_mp.shardproc.rings import OfferedRings
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, decode_frame
 from fusee_mp.wire.kinds import Kind
@@ -91,8 +92,9 @@ class ShardProcess:
         self._clients: set[ClientConnection] = set()
         self._workers: set[WorkerConnection] = set()
         self._farewells = Farewells(self.loop)
+        self._rings = OfferedRings(self.loop)
         # Nobody comes in before it is known whom to let in.
-        self._door = None if options.is_secured else Door(self.loop, self._farewells, LOG)
+        self._door = None if options.is_secured else self._new_door()
         clients = Entry(self._client, self._clients_full, GREETING_FRAME_BYTES_MAX)
         self._entries = {
             ConnectionKind.WORKER: Entry(self._worker, self._workers_full, GREETING_FRAME_BYTES_MAX),
@@ -196,7 +198,7 @@ class ShardProcess:
             LOG.error("shard %d: the keys that the router sent cannot be used, and nothing changes: %s", self.shard, e)
             return
         if self._door is None:
-            self._door = Door(self.loop, self._farewells, LOG)
+            self._door = self._new_door()
         self._door.keys = keys
 
     def _adopt(self, preface: bytes, sock: socket.socket) -> None:
@@ -213,6 +215,9 @@ class ShardProcess:
             sock.close()
             return
         self._door.admit(sock, preface, entry)
+
+    def _new_door(self) -> Door:
+        return Door(self.loop, self._farewells, LOG, by_rings=self._rings.take)
 
     def _worker(self, scope: Scope) -> WorkerConnection:
         connection = WorkerConnection(self, scope)

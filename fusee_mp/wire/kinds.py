@@ -14,6 +14,7 @@ class Kind(IntEnum):
     GOODBYE = 4
     CHALLENGE = 5
     PROOF = 6
+    RINGS = 7
 
     # worker and router
     HELLO = 16

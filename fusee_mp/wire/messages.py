@@ -79,6 +79,13 @@ class Proof(Message, frozen=True):
     nonce: bytes = b""
 
 
+class Rings(Message, frozen=True):
+    """Whether the rings that were offered are taken: then all that follows goes over them. Otherwise it follows here."""
+
+    KIND = Kind.RINGS
+    taken: bool
+
+
 class Hello(Message, frozen=True):
     """A worker introduces itself. `instance` differs at each start of it; `max_shards` 0 takes all that are free."""
 

@@ -7,7 +7,8 @@
 #        0      6  magic: F5 "fmp" CR LF
 #        6      2  version, u16
 #        8      1  kind of connection
-#        9      3  zero
+#        9      1  1: rings are offered behind the preface (see docs/protocol.md, Same host); else 0
+#       10      2  zero
 #       12      4  shard, u32; FF FF FF FF when the kind names none
 #
 # Numbers are little-endian. F5 occurs in no UTF-8 text, so no text protocol can pass for us; CR LF shows a path that
@@ -28,7 +29,7 @@ VERSION = 1
 PREFACE_BYTES = 16
 NO_SHARD = 0xFFFF_FFFF
 
-_LAYOUT = struct.Struct("<6sHB3sI")
+_LAYOUT = struct.Struct("<6sHBB2sI")
 assert _LAYOUT.size == PREFACE_BYTES
 
 
@@ -65,25 +66,32 @@ class Preface(msgspec.Struct, frozen=True):
 
     kind: ConnectionKind
     shard: int | None = None
+    offers_rings: bool = False
 
     def encode(self) -> bytes:
         """The 16 bytes to send first."""
         assert (self.shard is not None) == (self.kind in _OF_ONE_SHARD), "this kind of connection has a shard, or has none"
-        return _LAYOUT.pack(MAGIC, VERSION, self.kind, bytes(3), NO_SHARD if self.shard is None else self.shard)
+        return _LAYOUT.pack(MAGIC, VERSION, self.kind, self.offers_rings, bytes(2), NO_SHARD if self.shard is None else self.shard)
 
 
 def decode(data: bytes) -> Preface:
     """The preface in exactly 16 bytes. Raises ProtocolError that names what was found instead, where it can be told."""
     if len(data) != PREFACE_BYTES:
         raise ProtocolError(f"expected a preface of {PREFACE_BYTES} bytes, found {len(data)} ({_found(data)})", found=len(data))
-    magic, version, kind, zero, shard = _LAYOUT.unpack(data)
+    magic, version, kind, rings, zero, shard = _LAYOUT.unpack(data)
     if magic != MAGIC:
         raise ProtocolError(f"expected a fusee-mp connection, found {_found(data)}: check address and port", found=data.hex())
     if version != VERSION:
         raise ProtocolError(f"expected protocol version {VERSION}, found {version}: upgrade the older side", found=version)
-    if zero != bytes(3):
-        raise ProtocolError(f"expected zero in bytes 9 to 11 of the preface, found {zero.hex(' ')}", found=zero.hex())
-    return Preface(_kind(kind), _shard(_kind(kind), shard))
+    if zero != bytes(2):
+        raise ProtocolError(f"expected zero in bytes 10 and 11 of the preface, found {zero.hex(' ')}", found=zero.hex())
+    return Preface(_kind(kind), _shard(_kind(kind), shard), _offers_rings(_kind(kind), rings))
+
+
+def _offers_rings(kind: ConnectionKind, number: int) -> bool:
+    if number > 1 or number and kind is ConnectionKind.CONTROL:
+        raise ProtocolError(f"expected 0 or, to a shard process, 1 (rings) in byte 9 of the preface, found {number}", found=number)
+    return number == 1
 
 
 def _kind(number: int) -> ConnectionKind:
