@@ -1,15 +1,20 @@
 """Control connections: joining, leases handed out and taken back, liveness, and questions about the server."""
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import fusee_mp
+from fusee_mp.bounds import CONTROL_FRAME_MS
 from fusee_mp.router.leases import LATE, REPLACED
+from fusee_mp.router.sessions import Session
+from fusee_mp.security.token import Scope
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import FrameDecoder, encode_frame
 from fusee_mp.wire.preface import ConnectionKind, Preface
@@ -197,3 +202,33 @@ def test_connections_of_a_worker_go_to_their_shard(server: Server) -> None:
         worker.assigned()
         assert lease.ask(m.Lease("w", "1", 1), m.Granted)
         until(lambda: server.shard(1)["worker"] == "w/1")
+
+
+def test_a_frame_that_trickles_on_without_end_ends_its_session() -> None:
+    """Any byte is a sign of life: without a time of its own a frame could be held for ever."""
+
+    async def body() -> None:
+        lost: list[str] = []
+        session = Session(1, Scope.FULL, m.Welcome("s", 1, 1_000, 5_000), Nobody(), lambda session: lost.append("lost"))  # type: ignore[arg-type]
+        ours, theirs = socket.socketpair()
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: session, ours)
+        frame = m.encode(m.Hello("w", "1", ["a" * 100] * 10))
+        for at in range(CONTROL_FRAME_MS // 1_000):
+            assert session.is_open, at
+            session.data_received(frame[at:at + 1])
+            session.heard_at += at + 1
+            session.tick(1_000, at)
+        assert not session.is_open
+        theirs.setblocking(False)
+        said = await asyncio.get_running_loop().sock_recv(theirs, 1 << 16)
+        frames = FrameDecoder().feed(said)
+        assert m.decode(frames[-1]) == m.Goodbye("a frame was not finished within 30 s")
+        theirs.close()
+        await asyncio.sleep(0.01)
+        assert lost == ["lost"]
+
+    asyncio.run(body())
+
+
+class Nobody:
+    """No desk."""

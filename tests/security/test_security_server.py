@@ -6,13 +6,28 @@ import os
 import signal
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from fusee_mp import Client, Ctx, Denied, FuseeError, Limit, Rejected, ScheduleSpec, SyncClient, Unavailable, Worker, query, workflow
+from fusee_mp import (
+    Client,
+    Ctx,
+    Denied,
+    FuseeError,
+    Limit,
+    Rejected,
+    ScheduleSpec,
+    SyncClient,
+    Unavailable,
+    Worker,
+    bounds,
+    query,
+    workflow,
+)
 from fusee_mp import signal as sig
 from fusee_mp.core.calls import TerminateCall, encode_call
 from fusee_mp.sdk.address import parse_address
@@ -24,7 +39,7 @@ from fusee_mp.wire.preface import ConnectionKind, Preface
 from tests.security.certificates import TOKENS, Authority, write_secret
 from tests.security.secured import RawTls, Safe
 from tests.server.loopback import asynchronous, until
-from tests.server.raw import Raw
+from tests.server.raw import Raw, RawClient, RawLease
 from tests.server.tree import serving
 from tests.server.tree import until as until_true
 
@@ -405,3 +420,31 @@ def test_a_hang_up_ends_a_server_that_has_nothing_to_read_again(tmp_path: Path) 
         tree.router.send_signal(signal.SIGHUP)
         tree.router.wait(30)
         until_true(lambda: not any(process.is_running() for process in below))
+
+
+def test_clients_have_their_bound_and_leave_room_for_workers(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", shards=2, connections=4) as tree, RawClient(tree.address, 0) as one, RawClient(tree.address, 0):
+        with Raw(tree.address, Preface(ConnectionKind.CLIENT_SHARD, 0)) as third:
+            assert third.goodbye() == "shard 0 has 2 clients already, as many as it may (`serve --connections`): close some"
+        with RawClient(tree.address, 1), RawLease(tree.address, "w", 0):
+            pass
+        one.close()
+
+        def there_is_room() -> bool:
+            with Raw(tree.address, Preface(ConnectionKind.CLIENT_SHARD, 0)) as again:
+                again.send(m.ClientHello("again"), 1)
+                frame = again.frame()
+                return frame is not None and isinstance(m.decode(frame), m.ClientWelcome)
+
+        until_true(there_is_room)
+
+
+def test_connections_of_workers_have_their_bound(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", shards=1) as tree, ExitStack() as open_ones:
+        lease = m.Lease("w", "1", 0)
+        for number in range(bounds.WORKER_CONNECTIONS_MAX):
+            raw = open_ones.enter_context(Raw(tree.address, Preface(ConnectionKind.WORKER, 0)))
+            raw.send(m.Lease(f"w-{number}", "1", 0) if number else lease, 1, 0)
+            assert raw.frame() is not None
+        with Raw(tree.address, Preface(ConnectionKind.WORKER, 0)) as late:
+            assert "connections of workers already" in late.goodbye()
