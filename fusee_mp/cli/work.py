@@ -15,7 +15,7 @@ import click
 from fusee_mp.cli import options
 from fusee_mp.cli.modules import Program, load
 from fusee_mp.cli.output import say_json
-from fusee_mp.errors import Unavailable
+from fusee_mp.errors import Denied, Unavailable
 from fusee_mp.runtime.collector import settle
 from fusee_mp.sdk.sync import new_loop
 from fusee_mp.sdk.worker import Worker
@@ -72,10 +72,10 @@ async def _keep_joined(job: Job, program: Program, is_patient: bool) -> None:
                 _say_ready(job, worker, [workflow.name for workflow in program.workflows])
                 await worker.run()
             LOG.info("the server has stopped: waiting for its return")
-        except Unavailable as error:
+        except (Unavailable, Denied) as error:
             if not is_patient:
                 raise
-            LOG.debug("%s", error)
+            LOG.log(logging.WARNING if isinstance(error, Denied) else logging.DEBUG, "%s", error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, REJOIN_MOST_S)
 

@@ -54,7 +54,7 @@ async def _run(options: ServeOptions, on_ready: Callable[[list[str]], None]) -> 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _stop, router, number)
             undo.callback(loop.remove_signal_handler, number)
-        if options.key_files.has_any:  # else a hang-up ends the server, as it ends other programs
+        if options.key_files().has_any:  # else a hang-up ends the server, as it ends other programs
             loop.add_signal_handler(signal.SIGHUP, router.reload)
             undo.callback(loop.remove_signal_handler, signal.SIGHUP)
         await router.serve(on_ready)

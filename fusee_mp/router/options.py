@@ -77,7 +77,7 @@ class ServeOptions:
         _require(0 <= self.unix_mode <= 0o777, "unix_mode", "file mode bits, as in 660", oct(self.unix_mode))
         _require(0 < self.connections <= 1 << 20, "connections", "1 to 1048576", self.connections)
         LogOptions(**self.log)
-        assert self.key_files is not None  # raises for those that cannot be together
+        self.key_files()
         for address in self.listen:
             split_address(address)
 
@@ -86,8 +86,8 @@ class ServeOptions:
         """The log's part, for a shard process. A worker stays awake with it for the flush of a single record."""
         return {"segment_bytes": self.segment_bytes, "flush": self.flush, "awake_processes": 2}
 
-    @property
     def key_files(self) -> KeyFiles:
+        """Raises Rejected for those that cannot be together."""
         return KeyFiles(self.tls_cert, self.tls_key, self.tls_ca, self.tokens)
 
     @property

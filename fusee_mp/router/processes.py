@@ -167,7 +167,7 @@ class Processes:
                 self._loop, slot.shard, lambda control, pid: self._command(slot.shard, control, pid),
                 lambda message, frame: self._take(slot, message, frame), lambda: self._over(slot),
             )
-            if self._options.key_files.has_any:  # before its first connection
+            if self._options.key_files().has_any:  # before its first connection
                 slot.process.send(m.Keys(), (self._material.to_descriptor(),))
         except OSError as error:
             self._died(slot, f"could not be started: {error}")
@@ -178,7 +178,7 @@ class Processes:
             "data": os.path.abspath(o.dir), "shard": shard, "shards": len(self.slots), "control": control, "parent": pid,
             "server": self._server, "log": o.log, "ping_ms": o.ping_ms, "revoke_ms": o.revoke_ms,
             "checkpoint_interval_ms": o.checkpoint_interval_ms, "payload_bytes_max": o.payload_bytes_max,
-            "is_secured": o.key_files.has_any, "connections": -(-o.connections // len(self.slots)),
+            "is_secured": o.key_files().has_any, "connections": -(-o.connections // len(self.slots)),
         }
         return [*o.program, json.dumps(told)]
 

@@ -155,7 +155,7 @@ class Router:
         closing.push_async_callback(self._end)
 
     def _read_keys(self) -> tuple[Material, Keys]:
-        files = self._options.key_files
+        files = self._options.key_files()
         material = files.read()
         return material, Keys.of(material, f"the tokens file {files.tokens}")
 

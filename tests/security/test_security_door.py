@@ -13,6 +13,8 @@ import uvloop
 
 from fusee_mp import bounds
 from fusee_mp.errors import Rejected
+from fusee_mp.security.caller import reach
+from fusee_mp.security.credentials import Credentials
 from fusee_mp.security.crowd import Crowd, host_of
 from fusee_mp.security.door import CROWDED, NO_TOKENS, Door, Entry
 from fusee_mp.security.farewell import Farewells
@@ -52,6 +54,17 @@ class In(asyncio.Protocol):
         self._transport.abort()
 
 
+class Outside(asyncio.Protocol):
+    """Who connects: waits for the first bytes."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: asyncio.Transport = transport  # type: ignore[assignment]
+        self.heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self.heard.set_result(data)
+
+
 class House:
     """A door with a listener before it."""
 
@@ -81,6 +94,17 @@ class House:
         self.door.admit(inner, ANY, self._entry)
         await asyncio.sleep(0)
         return outside
+
+    @property
+    def port(self) -> int:
+        return int(self._listening.getsockname()[1])
+
+    async def open_once(self) -> None:
+        """Let one in who connects by itself."""
+        self._listening.setblocking(False)
+        inner, _ = await self.loop.sock_accept(self._listening)
+        assert await self.loop.sock_recv(inner, len(ANY)) == ANY
+        self.door.admit(inner, ANY, self._entry)
 
     async def told(self, outside: socket.socket) -> list[m.Message]:
         """Everything that comes until the end."""
@@ -127,10 +151,21 @@ def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):  # typ
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("door")
-    cert, key = Authority(folder).issue("server")
-    return Keys.of(KeyFiles(str(cert), str(key), tokens=str(write_tokens(folder)["tokens"])).read())
+    Authority(folder).issue("server")
+    write_tokens(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def keys(folder: Path) -> Keys:
+    return Keys.of(KeyFiles(f"{folder}/server.pem", f"{folder}/server.key", tokens=f"{folder}/tokens").read())
+
+
+@pytest.fixture(scope="module")
+def given(folder: Path) -> Credentials:
+    return Credentials(f"{folder}/ca.pem", token_file=f"{folder}/shop.token")
 
 
 def hello_of_tls() -> bytes:
@@ -153,6 +188,23 @@ def test_a_first_frame_lets_in_with_all_that_came_behind_it(run) -> None:  # typ
         assert answer == m.Pong(len(PING) + 4) and house.scopes == [Scope.FULL] and len(house.door) == 0
         await asyncio.sleep(0.3)
         assert house.inside, "no time of the door follows it inside"
+        await house.close()
+
+    run(body())
+
+
+def test_tls_and_a_proof_let_in_with_the_scope_of_the_token(run, keys: Keys, given: Credentials) -> None:  # type: ignore[no-untyped-def]
+    async def body() -> None:
+        house = House(keys)
+        outside = Outside()
+        admitting = asyncio.create_task(house.open_once())
+        await reach("127.0.0.1", house.port, ANY, given, outside)
+        await admitting
+        outside.transport.write(PING + b"more")
+        async with asyncio.timeout(10):
+            assert await outside.heard == m.encode(m.Pong(len(PING) + 4))
+        assert house.scopes == [Scope.CLIENT]
+        outside.transport.abort()
         await house.close()
 
     run(body())
