@@ -51,8 +51,8 @@ class Safe:
 class RawTls(Raw):
     """A connection on which TLS stands, and nothing has been said."""
 
-    def __init__(self, safe: Safe, preface: Preface, context: ssl.SSLContext | None = None) -> None:
-        super().__init__(safe.address, preface)
+    def __init__(self, safe: Safe, preface: Preface, context: ssl.SSLContext | None = None, source: str = "127.0.0.1") -> None:
+        super().__init__(safe.address, preface, source)
         self.preface = preface.encode()
         if context is None:
             context = ssl.create_default_context(cafile=safe.authority.ca)

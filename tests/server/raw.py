@@ -20,9 +20,9 @@ M = TypeVar("M", bound=m.Message)
 class Raw:
     """One connection, from its preface on."""
 
-    def __init__(self, address: str, preface: Preface) -> None:
+    def __init__(self, address: str, preface: Preface, source: str = "127.0.0.1") -> None:
         host, _, port = address.rpartition(":")
-        self.sock = socket.create_connection((host, int(port)), PATIENCE_S)
+        self.sock = socket.create_connection((host, int(port)), PATIENCE_S, (source, 0))
         self.sock.sendall(preface.encode())
         self._decoder = FrameDecoder()
         self._frames: deque[Frame] = deque()
