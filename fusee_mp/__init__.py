@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from fusee_mp.sdk.handles import update as update
     from fusee_mp.sdk.journals import Journal as Journal
     from fusee_mp.sdk.limit import Limit as Limit
+    from fusee_mp.sdk.limit import LimitStatus as LimitStatus
     from fusee_mp.sdk.replayer import Replay as Replay
     from fusee_mp.sdk.replayer import Replayer as Replayer
     from fusee_mp.sdk.retry import Fatal as Fatal
@@ -90,7 +91,7 @@ _HOMES = {
     "sdk.handles": "Query Signal Update query signal update",
     "sdk.journals": "Journal",
     "sdk.replayer": "Replay Replayer",
-    "sdk.limit": "Limit",
+    "sdk.limit": "Limit LimitStatus",
     "sdk.retry": "Fatal Retry",
     "sdk.run": "Run",
     "sdk.schedules": "ScheduleDetail ScheduleHandle ScheduleSpec schedule_run_id",

@@ -44,6 +44,7 @@ COMMANDS: Final = {
     "list": "List workflows: shard by shard, newest first in each.",
     "count": "Count workflows.",
     "schedule": "Start workflows by time: make, look at and change schedules.",
+    "limits": "Show the limits on steps and their use, or define one.",
     "shards": "Show the server's shards: who holds them and how far they are.",
     "check": "Look through workflow code for what breaks replay.",
     "export": "Read journals of runs out of a data directory.",

@@ -156,6 +156,16 @@ class LimitCall(Struct, array_like=True, frozen=True):
     spec: LimitSpec | None = None
 
 
+class LimitRow(Struct, array_like=True, frozen=True):
+    """One limit of a list: permits held, tickets that wait, the most permits ever held since its table began, and the definition."""
+
+    name: str
+    in_use: int
+    waiting: int
+    most: int
+    spec: LimitSpec
+
+
 class LimitState(Struct, array_like=True, frozen=True):
     """The answer to a limit call: permits held, tickets that wait, and what is defined, if it is."""
 

@@ -16,6 +16,7 @@ from fusee_mp.core.call_checks import fault
 from fusee_mp.core.calls import (
     Call,
     LimitCall,
+    LimitRow,
     LimitState,
     Outcome,
     QueryCall,
@@ -152,6 +153,9 @@ class Client(Methods):
 
     async def _limit(self, shard: int, call: LimitCall) -> LimitState:
         return msgspec.msgpack.decode(await self._ask(shard, "limit", msgspec.msgpack.encode(call)), type=LimitState)
+
+    async def _limit_page(self, shard: int, after: str) -> list[LimitRow]:
+        return msgspec.msgpack.decode(await self._ask(shard, "limits", msgspec.msgpack.encode(after)), type=list[LimitRow])
 
     def _check_usable(self) -> None:
         if os.getpid() != self._made_in:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from fusee_mp.core.calls import Call, LimitCall, LimitState
+from fusee_mp.core.calls import Call, LimitCall, LimitRow, LimitState
 from fusee_mp.core.placement import shard_of
 from fusee_mp.errors import FuseeError, Unavailable
 from fusee_mp.log import LogOptions
@@ -210,6 +210,10 @@ class Engine(Methods):
     async def _limit(self, shard: int, call: LimitCall) -> LimitState:
         self._check_open()
         return self._hosts[shard].limits.call(call, clock_ms())
+
+    async def _limit_page(self, shard: int, after: str) -> list[LimitRow]:
+        self._check_open()
+        return self._hosts[shard].limits.page(after, clock_ms())
 
     def _check_open(self) -> None:
         if self.failed:

@@ -7,6 +7,19 @@ from fusee_mp.core.permits import LimitSpec
 
 
 @dataclass(frozen=True, slots=True)
+class LimitStatus:
+    """A limit and its use. in_use: permits held now; waiting: steps that wait for one; most: permits held at once at most since the
+    shard that the limit's name belongs to was last opened."""
+
+    name: str
+    concurrent: int
+    per_second: float
+    in_use: int
+    waiting: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class Limit:
     """Bounds the steps that name it, over all runs.
 

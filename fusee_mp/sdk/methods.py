@@ -4,13 +4,15 @@
 # three homes cannot drift apart.
 from __future__ import annotations
 
+import asyncio
+import builtins
 import os
 import secrets
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
 
-from fusee_mp.core.calls import Call, CompleteCall, LimitCall, LimitState, Outcome, StartCall, StartWithUpdateCall
+from fusee_mp.core.calls import Call, CompleteCall, LimitCall, LimitRow, LimitState, Outcome, StartCall, StartWithUpdateCall
 from fusee_mp.core.permits import LimitSpec
 from fusee_mp.core.placement import check_id, shard_of
 from fusee_mp.core.token import read_token
@@ -26,7 +28,7 @@ from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.describe import detail_of, status_of
 from fusee_mp.sdk.handles import Changes
 from fusee_mp.sdk.handling import update_id_of, updated
-from fusee_mp.sdk.limit import Limit
+from fusee_mp.sdk.limit import Limit, LimitStatus
 from fusee_mp.sdk.run import Run
 from fusee_mp.sdk.target import ANY, changed, encoded_attributes, target
 from fusee_mp.sdk.timed_methods import TimedMethods
@@ -212,6 +214,10 @@ class Methods(TimedMethods):
     async def _limit(self, shard: int, call: LimitCall) -> LimitState:
         """Carry out a call on a limit whose home is this shard."""
 
+    @abstractmethod
+    async def _limit_page(self, shard: int, after: str) -> builtins.list[LimitRow]:
+        """The limits whose home is this shard, behind a name; empty when there are no more."""
+
     async def limit(self, name: str, limit: Limit) -> None:
         """Define a limit, or define it anew; durable on return. Steps that name it wait for a permit before each attempt."""
         if not isinstance(limit, Limit):
@@ -225,6 +231,21 @@ class Methods(TimedMethods):
     async def limit_waiting(self, name: str) -> int:
         """Steps that wait for a permit now. Raises NotFound for a limit that is not defined."""
         return (await self._limit_call(name)).waiting
+
+    async def list_limits(self) -> builtins.list[LimitStatus]:
+        """All limits that are defined, by name."""
+        pages = await asyncio.gather(*(self._limits_of(shard) for shard in range(self.shards)))
+        return sorted(
+            (LimitStatus(row.name, row.spec.concurrent, row.spec.per_second, row.in_use, row.waiting, row.most)
+             for rows in pages for row in rows), key=lambda limit: limit.name)
+
+    async def _limits_of(self, shard: int) -> builtins.list[LimitRow]:
+        page = await self._limit_page(shard, "")
+        found = [*page]
+        while page:
+            page = await self._limit_page(shard, page[-1].name)
+            found += page
+        return found
 
     async def _limit_call(self, name: str, spec: LimitSpec | None = None) -> LimitState:
         checked_name("limit", name)

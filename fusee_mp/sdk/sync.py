@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import concurrent.futures
 import os
 import threading
@@ -26,7 +27,7 @@ from fusee_mp.sdk.config import Config
 from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.engine import Engine
 from fusee_mp.sdk.handles import Asks, Changes, Sends
-from fusee_mp.sdk.limit import Limit
+from fusee_mp.sdk.limit import Limit, LimitStatus
 from fusee_mp.sdk.methods import Methods
 from fusee_mp.sdk.run import Run
 from fusee_mp.sdk.sync_timed import SyncTimed
@@ -288,6 +289,10 @@ class SyncMethods(SyncTimed[M]):
     def limit_waiting(self, name: str) -> int:
         """Steps that wait for a permit now. Raises NotFound for a limit that is not defined."""
         return self._thread.call(lambda: self._home.limit_waiting(name))
+
+    def list_limits(self) -> builtins.list[LimitStatus]:
+        """All limits that are defined, by name."""
+        return self._thread.call(lambda: self._home.list_limits())
 
     def count(self, where: Where | None = None) -> int:
         """How many runs match."""

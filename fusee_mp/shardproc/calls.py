@@ -22,7 +22,7 @@ from fusee_mp.bounds import (
     FRAME_BYTES_MAX,
     READS_WAITING_MAX,
 )
-from fusee_mp.core.calls import LimitCall, Outcome, decode_call
+from fusee_mp.core.calls import LimitCall, LimitRow, LimitState, Outcome, decode_call
 from fusee_mp.errors import Busy, Denied, FuseeError, PayloadError, Rejected, StorageFull, Unavailable
 from fusee_mp.security.token import Scope
 from fusee_mp.store.reads import READS
@@ -39,7 +39,7 @@ READ_TIMEOUT_S: Final = 10.0
 CLIENT_READS: Final = frozenset(("status", "describe", "list", "count", "tally"))
 assert CLIENT_READS <= set(READS)
 # What a token of scope read may call, and looking at a limit. A query runs code of the workflow, but can record nothing.
-READ_SCOPE: Final = CLIENT_READS | {"result", "started", "query", "schedule_look", "schedules"}
+READ_SCOPE: Final = CLIENT_READS | {"result", "started", "query", "schedule_look", "schedules", "limits"}
 # Calls that wait for what the store may have already.
 TRIES_MAX: Final = 5
 _WAITS: Final = frozenset(("result", "started"))
@@ -96,7 +96,7 @@ class ClientCalls:
         if refusal is not None:
             pending.fail(refusal)
             return
-        if call.method == "limit":
+        if call.method in ("limit", "limits"):
             self._limit(pending)
             return
         id = self._keep(pending)
@@ -150,14 +150,19 @@ class ClientCalls:
 
     def _limit(self, pending: Pending) -> None:
         """Limits are this process's own: no worker is asked."""
+        permits, args = self._process.permits, pending.call.args
+        found: LimitState | list[LimitRow]
         try:
-            state = self._process.permits.call(msgspec.msgpack.decode(pending.call.args, type=LimitCall))
+            if pending.call.method == "limits":
+                found = permits.page(msgspec.msgpack.decode(args, type=str))
+            else:
+                found = permits.call(msgspec.msgpack.decode(args, type=LimitCall))
         except msgspec.DecodeError as e:
             pending.fail(Rejected(f"a call on a limit cannot be read here: {e}. Use the same version on both sides"))
         except FuseeError as e:
             pending.fail(e)
         else:
-            pending.answer(m.encode(m.Reply(msgspec.msgpack.encode(state)), pending.request, pending.shard))
+            pending.answer(m.encode(m.Reply(msgspec.msgpack.encode(found)), pending.request, pending.shard))
 
     # The worker.
 

@@ -13,12 +13,13 @@ from typing import Final
 import msgspec
 
 from fusee_mp.checksum import crc32c
-from fusee_mp.core.calls import LimitCall, LimitState
+from fusee_mp.core.calls import LimitCall, LimitRow, LimitState
 from fusee_mp.core.permits import LimitSpec, Permits
 from fusee_mp.errors import Rejected, StorageError
 from fusee_mp.log.disk import Disk
 
 FILE: Final = "limits"
+PAGE_LIMITS: Final = 500
 _MAGIC: Final = b"FML1"
 _HEAD_BYTES: Final = len(_MAGIC) + 4
 
@@ -41,6 +42,14 @@ class LimitTable:
             self.define(call.name, call.spec)
         permits = self.permits
         return LimitState(permits.in_use(call.name, now_ms), permits.waiting(call.name), permits.spec(call.name))
+
+    def page(self, after: str, now_ms: int) -> list[LimitRow]:
+        """The limits that come next behind a name, by name."""
+        permits, names = self.permits, sorted(name for name in self.permits.names() if name > after)
+        return [
+            LimitRow(name, permits.in_use(name, now_ms), permits.waiting(name), permits.max_in_use(name), self._spec(name))
+            for name in names[:PAGE_LIMITS]
+        ]
 
     @property
     def uptime_ms(self) -> int | None:

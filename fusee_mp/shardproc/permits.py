@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from fusee_mp.core.calls import LimitCall, LimitState
+from fusee_mp.core.calls import LimitCall, LimitRow, LimitState
 from fusee_mp.core.permits import Granted, RetryAt
 from fusee_mp.core.placement import shard_of
 from fusee_mp.core.waitqueue import Priority
@@ -83,6 +83,10 @@ class PermitDesk:
     def call(self, call: LimitCall) -> LimitState:
         """A client defines a limit, or looks at one."""
         return self._process.host.limits.call(call, self._now_ms())
+
+    def page(self, after: str) -> list[LimitRow]:
+        """The limits whose home is here, behind a name."""
+        return self._process.host.limits.page(after, self._now_ms())
 
     def call_next(self, name: str) -> None:
         """Call on the session whose ticket is next under this limit, if it could have a permit."""

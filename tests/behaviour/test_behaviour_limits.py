@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from behaviour_homes import until
 
-from fusee_mp import Client, Ctx, Engine, Limit, NotFound, Rejected, Retry, Worker, WorkflowFailed, step, workflow
+from fusee_mp import Client, Ctx, Engine, Limit, LimitStatus, NotFound, Rejected, Retry, Worker, WorkflowFailed, step, workflow
 from tests.server.tree import serving
 
 running: list[int] = []
@@ -118,6 +118,26 @@ def test_a_limit_of_two_lets_two_run_at_once(play_everywhere: Play) -> None:
         assert await asyncio.gather(*(engine.execute(one_call, None, n) for n in range(10))) == list(range(10))
         assert max(most) == 2
         assert await engine.limit_in_use("api") == await engine.limit_waiting("api") == 0
+
+    play_everywhere(scenario)
+
+
+def test_all_limits_are_listed_by_name_with_their_use(play_everywhere: Play) -> None:
+    async def scenario(engine: Any) -> None:
+        assert await engine.list_limits() == []
+        names = [f"limit-{number:04d}" for number in range(1_200)]  # over a page a shard
+        for at in range(0, len(names), 100):
+            await asyncio.gather(*(engine.limit(name, Limit(per_second=5)) for name in names[at:at + 100]))
+        await engine.limit("turns", Limit(concurrent=1))
+        blocker = await engine.start(blocks, "blocker", "turns")
+        await until(lambda: in_use(engine, "turns", 1))
+        await engine.start(named, None, "waits")
+        await until(lambda: waits(engine, "turns", 1))
+        listed = await engine.list_limits()
+        assert [one.name for one in listed] == [*names, "turns"]
+        assert listed[0] == LimitStatus("limit-0000", 0, 5.0, 0, 0, 0) and listed[-1] == LimitStatus("turns", 1, 0.0, 1, 1, 1)
+        gate.set()
+        await blocker.result()
 
     play_everywhere(scenario)
 

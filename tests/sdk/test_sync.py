@@ -267,6 +267,7 @@ def test_limits_have_blocking_methods() -> None:
             engine.limit_in_use("bank")
         engine.limit("bank", Limit(concurrent=2))
         assert (engine.limit_in_use("bank"), engine.limit_waiting("bank")) == (0, 0)
+        assert [(one.name, one.concurrent) for one in engine.list_limits()] == [("bank", 2)]
 
 
 @pytest.mark.parametrize(("waiting", "blocking"), [(Methods, SyncMethods), (Run, SyncRun), (ScheduleHandle, SyncScheduleHandle)])
