@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -161,13 +163,10 @@ def _quoted(path: Path | str) -> str:
 def _make_or_check(connection: sqlite3.Connection, path: Path | str) -> None:
     # Two might make it at once, and a kill may come in between: all or nothing, and looked at again under the lock.
     if connection.execute("select count(*) from sqlite_master").fetchone()[0] == 0:
-        connection.execute("pragma busy_timeout = 10000")
-        connection.execute("begin immediate")
-        if connection.execute("select count(*) from sqlite_master").fetchone()[0] == 0:
-            for statement in (*filter(str.strip, TABLES.split(";")), *INDEX):
-                connection.execute(statement)
-        connection.execute("commit")
-        connection.execute("pragma busy_timeout = 20")
+        with _alone(connection):
+            if connection.execute("select count(*) from sqlite_master").fetchone()[0] == 0:
+                for statement in (*filter(str.strip, TABLES.split(";")), *INDEX):
+                    connection.execute(statement)
     _upgrade(connection)
     _check(connection, path)
 
@@ -177,11 +176,20 @@ def _upgrade(connection: sqlite3.Connection) -> None:
     application, version = _stamps(connection)
     if application != APPLICATION_ID or version not in UPGRADES:
         return
+    with _alone(connection):
+        for statement in (statement for earlier in range(version, FORMAT) for statement in UPGRADES[earlier]):
+            connection.execute(statement)
+        connection.execute(f"pragma user_version = {FORMAT}")
+
+
+@contextmanager
+def _alone(connection: sqlite3.Connection) -> Iterator[None]:
+    """A transaction that may wait for that of another program. What fails in it leaves nothing."""
+    connection.execute("pragma busy_timeout = 10000")
     connection.execute("begin immediate")
-    for statement in (statement for earlier in range(version, FORMAT) for statement in UPGRADES[earlier]):
-        connection.execute(statement)
-    connection.execute(f"pragma user_version = {FORMAT}")
-    connection.execute("commit")
+    with connection:  # commits, or rolls back
+        yield
+    connection.execute("pragma busy_timeout = 20")
 
 
 def _stamps(connection: sqlite3.Connection) -> tuple[int, int]:

@@ -44,6 +44,12 @@ def test_the_approval_is_given_or_expires_over_a_server() -> None:
     assert out.count("to bob: still waiting") == 3
 
 
+def test_the_agent_asks_a_person_and_repeats_nothing_when_it_is_run_again(tmp_path: Path) -> None:
+    said = ["search: lamps", "ann agrees to pay: lamp, 39.90", "pay: lamp, 39.90", "search: delivery", "The lamp comes on Tuesday."]
+    assert [line.strip() for line in run("agent.py", str(tmp_path / "data")).splitlines()] == said
+    assert run("agent.py", str(tmp_path / "data")) == said[-1] + "\n"
+
+
 def test_the_fan_out_has_a_result_although_items_fail() -> None:
     assert run("fanout.py") == "180 prices, 1786000 in all; unknown: 20 items, the first of them item-107\n"
 

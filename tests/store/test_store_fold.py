@@ -16,6 +16,7 @@ from fusee_mp.errors import StorageError
 from fusee_mp.store import CannotFold, Place, Store, StoreLocked, open_reader
 from fusee_mp.store.fold import _OF_RUN, _OF_SHARD
 from fusee_mp.store.results import Request, Sent
+from fusee_mp.store.schema import UPGRADES
 
 
 def test_a_start_makes_a_running_run_with_all_its_facts() -> None:
@@ -335,13 +336,33 @@ def test_a_store_of_a_later_format_is_refused(tmp_path: Path) -> None:
         Store.open(tmp_path / "store.db")
 
 
+def make_first_format(store: Store) -> None:
+    for name in ("new", "set", "gone"):
+        store.db.execute(f"drop trigger attributes_{name}")
+    store.db.execute("drop table attribute")
+    store.db.execute("pragma user_version = 1")
+
+
+def test_a_store_that_cannot_be_brought_to_this_format_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store.db"
+    old = folded(*history(3, 100), store=Store.open(path))
+    make_first_format(old)
+    rows = old.db.execute("select * from run").fetchall()
+    old.close()
+    with monkeypatch.context() as patch:
+        patch.setitem(UPGRADES, 1, (*UPGRADES[1], "insert into no_such_table values(1)"))
+        with pytest.raises(StorageError, match="no_such_table"):
+            Store.open(path)
+    with sqlite3.connect(path) as db:
+        assert db.execute("pragma user_version").fetchone() == (1,) and db.execute("select * from run").fetchall() == rows
+    db.close()
+    Store.open(path).close()
+
+
 def test_a_store_of_the_first_format_gets_its_index_when_it_is_opened_and_not_by_a_reader(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     new, old = folded(*history(3, 400)), folded(*history(3, 400), store=Store.open(path))
-    for name in ("new", "set", "gone"):
-        old.db.execute(f"drop trigger attributes_{name}")
-    old.db.execute("drop table attribute")
-    old.db.execute("pragma user_version = 1")
+    make_first_format(old)
     old.close()
     with pytest.raises(StorageError, match="has format 1, this version reads 2: open its directory once with this version"):
         open_reader(path)
