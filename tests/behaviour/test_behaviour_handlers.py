@@ -215,9 +215,9 @@ def test_updates_to_a_run_that_is_not_in_memory_are_counted_or_refused(kept: Pla
     run(main())
 
 
-def test_a_failed_handler_fails_its_update_and_not_its_run(place: Place) -> None:
+def test_a_failed_handler_fails_its_update_and_not_its_run(anywhere: Place) -> None:
     async def main() -> None:
-        async with place.engine(ALL) as engine:
+        async with anywhere.engine(ALL) as engine:
             clumsy_run = await engine.start(clumsy, "x")
             for _ in range(2):
                 with pytest.raises(WorkflowFailed, match="breaks.*KeyError") as found:
@@ -339,9 +339,9 @@ def test_a_query_tells_the_state_and_records_nothing(anywhere: Place) -> None:
     run(main())
 
 
-def test_a_query_only_looks(place: Place) -> None:
+def test_a_query_only_looks(anywhere: Place) -> None:
     async def main() -> None:
-        async with place.engine(ALL) as engine:
+        async with anywhere.engine(ALL) as engine:
             clumsy_run = await engine.start(clumsy, "x")
             before = await kinds(engine, "x")
             assert await clumsy_run.query("is fine") == ["x", "True"]

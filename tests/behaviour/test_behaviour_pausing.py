@@ -59,10 +59,10 @@ async def collector(ctx: Ctx) -> list[int]:
     return got
 
 
-def test_a_step_without_attempts_left_pauses_its_run_and_has_all_of_them_again_when_resumed(place: Place) -> None:
+def test_a_step_without_attempts_left_pauses_its_run_and_has_all_of_them_again_when_resumed(anywhere: Place) -> None:
     async def main() -> None:
         BROKEN.append(ValueError("no road"))
-        async with place.engine([parcel]) as engine:
+        async with anywhere.engine([parcel]) as engine:
             handle = await engine.start(parcel, "p")
             await has_status(engine, "p", "paused")
             detail = await handle.describe()
@@ -103,10 +103,10 @@ def test_a_paused_run_stays_paused_across_restarts_and_keeps_its_fresh_attempts(
 
 
 @pytest.mark.parametrize("error", [Fatal("pointless"), SystemExit(3)], ids=repr)
-def test_what_says_that_another_attempt_is_pointless_fails_the_run_all_the_same(place: Place, error: BaseException) -> None:
+def test_what_says_that_another_attempt_is_pointless_fails_the_run_all_the_same(anywhere: Place, error: BaseException) -> None:
     async def main() -> None:
         BROKEN.append(error)
-        async with place.engine([parcel]) as engine:
+        async with anywhere.engine([parcel]) as engine:
             with pytest.raises(WorkflowFailed):
                 await engine.execute(parcel, "p")
             assert ATTEMPTS == [1]
@@ -127,10 +127,10 @@ def test_the_config_says_it_for_workflows_that_do_not(tmp_path: Path) -> None:
     run(main())
 
 
-def test_cancelling_a_paused_run_lets_its_clean_up_run(place: Place) -> None:
+def test_cancelling_a_paused_run_lets_its_clean_up_run(anywhere: Place) -> None:
     async def main() -> None:
         BROKEN.append(ValueError("no road"))
-        async with place.engine([parcel]) as engine:
+        async with anywhere.engine([parcel]) as engine:
             handle = await engine.start(parcel, "p")
             await has_status(engine, "p", "paused")
             await handle.cancel("given up")
@@ -141,9 +141,9 @@ def test_cancelling_a_paused_run_lets_its_clean_up_run(place: Place) -> None:
     run(main())
 
 
-def test_a_paused_run_can_be_terminated(place: Place) -> None:
+def test_a_paused_run_can_be_terminated(anywhere: Place) -> None:
     async def main() -> None:
-        async with place.engine([collector]) as engine:
+        async with anywhere.engine([collector]) as engine:
             handle = await engine.start(collector, "c")
             await handle.pause()
             await has_status(engine, "c", "paused")
@@ -177,9 +177,9 @@ def test_what_arrives_for_a_paused_run_is_kept_and_no_step_begins_until_it_is_re
     run(main())
 
 
-def test_resuming_what_is_not_paused_and_pausing_twice_change_nothing(place: Place) -> None:
+def test_resuming_what_is_not_paused_and_pausing_twice_change_nothing(anywhere: Place) -> None:
     async def main() -> None:
-        async with place.engine([collector]) as engine:
+        async with anywhere.engine([collector]) as engine:
             handle = await engine.start(collector, "c")
             await handle.resume()
             await handle.pause("first")
