@@ -66,12 +66,19 @@ def _address(text: str) -> str:
     return text
 
 
+def _turn_ms(text: str) -> int:
+    from fusee_mp.sdk.config import turn_timeout_ms
+
+    return turn_timeout_ms(text, "turn-timeout")
+
+
 ADDRESS: Final = Checked("address", _address)
 DURATION_MS: Final = Checked("duration", lambda text: to_ms(text, "duration"))
 ID: Final = Checked("id", check_id)
 FILE: Final = click.Path(dir_okay=False, resolve_path=True)
 JSON: Final = Checked("json", read_json)
 NAME: Final = Checked("name", lambda text: checked_name("workflow or signal", text))
+TURN_MS: Final = Checked("duration", _turn_ms)
 WHERE: Final = Checked("json", _where)
 
 def _codec(target: str) -> Any:

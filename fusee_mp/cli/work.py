@@ -32,6 +32,7 @@ class Job:
     address: str
     max_shards: int
     grace_ms: int
+    turn_ms: int
     name: str
     as_json: bool
 
@@ -66,7 +67,7 @@ async def _keep_joined(job: Job, program: Program, is_patient: bool) -> None:
         try:
             async with Worker.connect(
                 job.address, workflows=program.workflows, max_shards=job.max_shards, lifespan=program.lifespan, grace=job.grace_ms / 1000,
-                name=job.name, codec=program.codec,
+                turn_timeout=job.turn_ms / 1000, name=job.name, codec=program.codec,
             ) as worker:
                 is_patient, pause_s = True, REJOIN_FIRST_S
                 _say_ready(job, worker, [workflow.name for workflow in program.workflows])

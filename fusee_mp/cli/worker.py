@@ -26,6 +26,8 @@ away the worker waits for it, but at its first start there must be one.
               help="How many shards each process takes at most; 0: all that are free.  [default: an even share of the server's]")
 @click.option("--grace", "grace_ms", type=options.DURATION_MS, default="30s", show_default=True, metavar="DURATION",
               help="How long running steps may go on when the worker is told to end.")
+@click.option("--turn-timeout", "turn_ms", type=options.TURN_MS, default="2s", show_default=True, metavar="DURATION",
+              help="Workflow code that runs for so long without waiting is named, and set aside.")
 @click.option("--name", default="", help="The worker's name, which must be its own.  [default: host name and process ID]")
 @click.option("--patient", "is_patient", is_flag=True, hidden=True, help="Wait for the server at the first start too.")
 @parent_.option
@@ -33,18 +35,19 @@ away the worker waits for it, but at its first start there must be one.
 @options.address_alone
 @options.as_json
 def command(
-    module: str, processes: int, max_shards: int | None, grace_ms: int, name: str, is_patient: bool, parent: int | None, log_level: str,
-    address: str, as_json: bool,
+    module: str, processes: int, max_shards: int | None, grace_ms: int, turn_ms: int, name: str, is_patient: bool, parent: int | None,
+    log_level: str, address: str, as_json: bool,
 ) -> int:
     parent_.depend_on(parent)
     if processes == 1:
         from fusee_mp.cli.work import Job, work
 
         options.log_to_stderr(log_level, f"worker-{os.getpid()}")
-        return work(Job(module, address, max_shards or 0, grace_ms, name, as_json), is_patient)
+        return work(Job(module, address, max_shards or 0, grace_ms, turn_ms, name, as_json), is_patient)
 
     from fusee_mp.cli.supervisor import supervise
 
     options.log_to_stderr(log_level, "supervisor")
-    flags = [f"--grace={grace_ms}ms", f"--log-level={log_level}", f"--address={address}", *(["--json"] if as_json else [])]
+    flags = [f"--grace={grace_ms}ms", f"--turn-timeout={turn_ms}ms", f"--log-level={log_level}", f"--address={address}"]
+    flags += ["--json"] if as_json else []
     return supervise(module, processes, max_shards, name, flags, address)

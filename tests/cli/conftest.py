@@ -13,7 +13,8 @@ from tests.cli.harness import Cli, running, serving
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server with a worker for the tests of a module."""
     directory = tmp_path_factory.mktemp("server")
-    with serving(directory) as (_, address), running("worker", "orders", "--json", f"--address={address}") as worker:
+    options = ("--json", "--turn-timeout=500ms")
+    with serving(directory) as (_, address), running("worker", "orders", *options, f"--address={address}") as worker:
         assert json.loads(worker.line())["workflows"] == ["order", "approval", "where", "delivery", "stumbling", "spinning"]
         yield address
 

@@ -70,6 +70,7 @@ except SystemExit:
     (["serve", "d", "--shards", "99999"], "1 to 1024"),
     (["start"], "WORKFLOW"),
     (["frobnicate"], "frobnicate"),
+    (["worker", "m", "--turn-timeout", "5ms"], "at least 100 ms"),
     (["start", "agent", '{"topic": "x"}'], """fusee-mp start agent my-id '{"topic": "x"}'"""),
     (["run", "agent", "[1, 2]"], "fusee-mp run agent my-id '[1, 2]'"),
     (["start", "agent", '"x"', "--deadline", "5s"], """fusee-mp start agent my-id '"x"'"""),
