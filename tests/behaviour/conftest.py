@@ -7,11 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from behaviour_homes import HOMES
+from behaviour_homes import HOMES, LENT
 from behaviour_places import Place, ServedPlace
 
 Scenario = Callable[[Any], Coroutine[Any, Any, Any]]
 Scene = Callable[..., Any]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_server_stays(nothing_is_left_behind: None) -> Iterator[None]:
+    yield
+    LENT.close()
 
 
 @pytest.fixture(params=HOMES)

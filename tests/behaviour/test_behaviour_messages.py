@@ -196,7 +196,7 @@ def test_sleeps_that_end_while_nobody_is_there_fire_once(scene: Any) -> None:
     """G11"""
     async def scenario(home: Any) -> None:
         runs = [await home.engine.start(W["naps"], f"n{i}", 300 + 40 * i) for i in range(50)]
-        await home.close()
+        await home.stop()
         await asyncio.sleep(1.5)
         await home.open()
         await asyncio.gather(*[home.engine.handle(run.id).result(timeout=30) for run in runs])

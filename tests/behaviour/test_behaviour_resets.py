@@ -307,7 +307,7 @@ def test_the_old_run_is_there_until_it_is_deleted(scene: Any) -> None:
         await run.signal(GO, 1)
         await run.result()
         for _ in range(2):
-            await run.delete(request_id="once")
+            await run.delete(request_id="delete-once")
         assert await run.status() is None and await home.engine.count({"id": "r"}) == 0
         with pytest.raises(NotFound):
             await run.delete()
