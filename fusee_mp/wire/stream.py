@@ -48,12 +48,12 @@ class Stream(asyncio.Protocol):
     # For those who use it.
 
     def send(self, message: Message, request: int = 0, shard: int = 0, epoch: int = 0) -> None:
-        """Send a message; on a closed connection that does nothing, since `lost` has said so."""
+        """Send a message; on a closed connection that does nothing, since `lost` has said so, or is about to."""
         self.send_bytes(encode(message, request, shard, epoch))
 
     def send_bytes(self, frame: bytes) -> None:
         transport = self._transport
-        if transport is None or not self.is_open:
+        if transport is None or not self.is_open or transport.is_closing():
             return
         transport.write(frame)
         if transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
