@@ -136,7 +136,11 @@ class EnumForm(Form):
 
     def load(self, data: Any) -> Any:
         try:
-            return self.type[STR.load(data)] if not self.native else self.type(data)
+            if not self.native:
+                return self.type[STR.load(data)]
+            if _kind(data) in self.kinds:  # True and 1.0 equal 1, and are no value of a member.
+                return self.type(data)
+            raise self.misfit(data)
         except (ValueError, KeyError, TypeError, Misfit):
             raise Misfit(f"a member of {self.name}", shown(data), "Keep members that are in journals, or add the missing one.") from None
 

@@ -158,6 +158,8 @@ BAD_DATA: list[tuple[Any, bytes, str]] = [
     (tuple[int, int], b"[1]", "tuple[int, int]"), (dict[tuple[int, int], int], b"[[1]]", "a pair"),
     (float, b'{"$float":"x"}', "expected float"),
     (Cat | Dog, b'{"type":"cow","name":"x"}', "Cat or Dog"), (None, b"0", "expected None"), (bool, b"1", "expected bool"),
+    (Level, b"true", "a member of Level, found bool True"), (Level, b"1.0", "a member of Level, found float 1.0"),
+    (Level, b"3", "a member of Level, found int 3"),
 ]
 
 
@@ -166,6 +168,13 @@ def test_data_that_does_not_fit_is_refused_with_its_path(annotation: Any, data: 
     with pytest.raises(PayloadError) as caught:
         codec_of(annotation).decode(data, "input")
     assert str(caught.value).startswith("input") and said in str(caught.value)
+
+
+def test_true_is_no_member_of_an_enumeration_that_has_1() -> None:
+    codec = codec_of(tuple[None, Level | bool | None])
+    for value in ((None, True), (None, Level.LOW)):
+        data, copy = codec.roundtrip(value)
+        assert same(copy, value) and same(codec.decode(data), value) and same(codec._form.load(msgspec.json.decode(data)), value)
 
 
 def test_a_class_may_lose_and_gain_fields_while_values_of_it_are_in_journals() -> None:
