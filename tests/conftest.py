@@ -10,11 +10,16 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.leaks import Watch
 
 pytest_plugins = ["tests.behaviours"]
 DIRECTORY = pytest.StashKey[Path]()
+
+# How long an example takes says how busy the machine is, and nothing about the code.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
