@@ -25,7 +25,16 @@ def _mode(text: str) -> int:
     return int(text, 8)
 
 
+def _cores(text: str) -> tuple[int, ...]:
+    try:
+        parts = [part.partition("-") for part in text.split(",")]
+        return tuple(core for first, dash, last in parts for core in range(int(first), int(last if dash else first) + 1))
+    except ValueError:
+        raise Rejected(f"expected processors such as 0-3,6, found {text!r}") from None
+
+
 MODE = options.Checked("mode", _mode)
+CORES = options.Checked("cores", _cores)
 
 
 @click.command(help=HELP)
@@ -36,6 +45,7 @@ MODE = options.Checked("mode", _mode)
 @click.option("--shards", default=0, metavar="N",
               help="How many shards a new directory gets: one a core is right.  [default: one a core, at most 8; an old directory keeps its"
               " own]")
+@click.option("--cores", type=CORES, default=(), metavar="LIST", help="Keep shard processes on these processors, one each in turn: 0-3,6.")
 @click.option("--grace", "grace_ms", type=options.DURATION_MS, default="30s", show_default=True, metavar="DURATION",
               help="How long workers may go on when the server stops.")
 @click.option("--flush", type=click.Choice(("auto", "inline", "helper")), default="auto", show_default=True,

@@ -27,6 +27,8 @@ def main() -> None:
     """Serve the owner at the other end of the descriptor; end with status 0 when it closes or is gone, 1 when there is no store."""
     fd, owner_pid, directory, checkpoint_ms = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
     _depend_on(owner_pid)
+    if cores := os.environ.get("FUSEE_CORES"):  # the owner stays on one, and is not to be disturbed there
+        os.sched_setaffinity(0, map(int, cores.split(",")))
     owner = socket.socket(fileno=fd)
     try:
         if not _lock(directory / "keeper.lock", owner):

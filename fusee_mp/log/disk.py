@@ -251,6 +251,8 @@ def _mapped(page: int) -> memoryview | None:
 
 def main(flushes: str, work: str, page: str, parent: str, directory: str, emulated_flush_ms: str) -> None:
     """Serve both sockets until the parent is gone."""
+    if cores := os.environ.get("FUSEE_CORES"):  # the parent stays on one, and is not to be disturbed there
+        os.sched_setaffinity(0, map(int, cores.split(",")))
     flusher = _Server(Disk(directory, float(emulated_flush_ms)), int(flushes), int(parent), _mapped(int(page)))
     worker = _Server(Disk(directory), int(work), int(parent))
     _thread.start_new_thread(worker.serve, ())

@@ -23,15 +23,16 @@ UNIX_PATH_BYTES_MAX: Final = 107
 class ServeOptions:
     """A server's settings; those that cannot be raise Rejected.
 
-    `listen`: TCP addresses, port 0 takes a free one. `unix`: path of a Unix socket, empty for none. `shards`: 0 takes what the directory
-    has, and for a new one a shard per core, at most 8. `grace_ms`: what leaving workers get when the server stops. `ping_ms`,
-    `revoke_ms`: how often a peer is asked, and after how much silence it counts as gone. `silence_ms`: after so long without an
-    answer a shard process is killed and started again, after so long without progress of its store it is reported. `program`: what
-    runs a shard process; its options follow as JSON. `retention_ms`: how long ended runs are kept, None for ever; `keep_history`: their
-    journals too; `archive_history`: then these go to the archive. `payload_bytes_max`: larger payloads are refused, by clients and workers
-    where they are given. `tls_cert`, `tls_key`: TCP listeners speak TLS; with `tls_ca` who connects needs a certificate of it. `tokens`: a
-    file of tokens, one of which who connects over TCP must prove to have. `insecure`: listen beyond this machine without these.
-    `unix_mode`: mode of the Unix socket's file, which is who may use it. `connections`: at most so many at once, in all.
+    `listen`: TCP addresses, port 0 takes a free one. `unix`: path of a Unix socket, empty for none. `shards`: 0 takes what the
+    directory has, and for a new one a shard per core, at most 8. `grace_ms`: what leaving workers get when the server stops. `ping_ms`,
+    `revoke_ms`: how often a peer is asked, and after how much silence it counts as gone. `silence_ms`: after so long without an answer
+    a shard process is killed and started again, after so long without progress of its store it is reported. `program`: what runs a
+    shard process; its options follow as JSON. `retention_ms`: how long ended runs are kept, None for ever; `keep_history`: their
+    journals too; `archive_history`: then these go to the archive. `payload_bytes_max`: larger payloads are refused, by clients and
+    workers where they are given. `tls_cert`, `tls_key`: TCP listeners speak TLS; with `tls_ca` who connects needs a certificate of it.
+    `tokens`: a file of tokens, one of which who connects over TCP must prove to have. `insecure`: listen beyond this machine without
+    these. `cores`: shard processes stay on these processors, one each in turn. `unix_mode`: mode of the Unix socket's file, which is
+    who may use it. `connections`: at most so many at once, in all.
     """
 
     dir: str
@@ -45,6 +46,7 @@ class ServeOptions:
     flush: Literal["auto", "inline", "helper"] = "auto"
     segment_bytes: int = bounds.SEGMENT_BYTES_DEFAULT
     checkpoint_interval_ms: int = 30_000
+    cores: tuple[int, ...] = ()
     retention_ms: int | None = None
     keep_history: bool = True
     archive_history: bool = False
@@ -76,6 +78,9 @@ class ServeOptions:
         _require(self.revoke_ms >= 2 * self.ping_ms, "revoke_ms", f"at least twice ping_ms ({self.ping_ms})", self.revoke_ms)
         _require(0 <= self.unix_mode <= 0o777, "unix_mode", "file mode bits, as in 660", oct(self.unix_mode))
         _require(0 < self.connections <= 1 << 20, "connections", "1 to 1048576", self.connections)
+        if self.cores:
+            usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+            _require(set(self.cores) <= set(usable), "cores", f"processors of {usable}", list(self.cores), "leave it out to let them move")
         LogOptions(**self.log)
         self.key_files()
         for address in self.listen:

@@ -178,6 +178,7 @@ class Processes:
             "data": os.path.abspath(o.dir), "shard": shard, "shards": len(self.slots), "control": control, "parent": pid,
             "server": self._server, "log": o.log, "ping_ms": o.ping_ms, "revoke_ms": o.revoke_ms,
             "checkpoint_interval_ms": o.checkpoint_interval_ms, "payload_bytes_max": o.payload_bytes_max,
+            "core": o.cores[shard % len(o.cores)] if o.cores else None,
             "is_secured": o.key_files().has_any, "connections": -(-o.connections // len(self.slots)),
         }
         return [*o.program, json.dumps(told)]

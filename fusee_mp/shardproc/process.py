@@ -68,6 +68,7 @@ class ShardOptions(Struct, forbid_unknown_fields=True):
     checkpoint_interval_ms: int = 30_000
     checkpoint_on_close: bool = True
     payload_bytes_max: int = PAYLOAD_BYTES_MAX
+    core: int | None = None
     is_secured: bool = False
     connections: int = CONNECTIONS_DEFAULT
 
@@ -120,6 +121,8 @@ class ShardProcess:
         self.host.on_durable, self.host.on_applied = self._durable, self._applied
         self.host.on_failed = self._log_failed
         self._open_limits()
+        if self.options.core is not None:
+            self._stay_on(self.options.core)
         self._tell(m.Ready())
         early, self._early = self._early or [], None
         for frame, descriptors in early:
@@ -133,6 +136,11 @@ class ShardProcess:
         limits.on_defined = self.permits.call_next
         if self.host.durable_lsn:  # a life before this one may have granted permits
             limits.uptime = lambda: int((self.loop.time() - opened_at) * 1000)
+
+    def _stay_on(self, core: int) -> None:
+        """Keep this process on one processor; its children, of now and later, may go where it could."""
+        os.environ["FUSEE_CORES"] = ",".join(map(str, os.sched_getaffinity(0)))
+        os.sched_setaffinity(0, (core,))
 
     def refuse(self, error: FuseeError) -> None:
         """Opening failed: tell the router why, so that it can name the cause."""

@@ -132,7 +132,7 @@ def test_a_shard_process_is_told_everything_it_needs_and_inherits_nothing_else(t
             assert told == {
                 "data": str(tmp_path / "data"), "shard": 1, "shards": 2, "parent": server.process.pid, "server": worker.welcome.server,
                 "log": {"segment_bytes": 1 << 26, "flush": "inline", "awake_processes": 2}, "ping_ms": 700, "revoke_ms": 2000,
-                "checkpoint_interval_ms": 30_000, "payload_bytes_max": 4 << 20, "is_secured": False, "connections": 8192,
+                "checkpoint_interval_ms": 30_000, "payload_bytes_max": 4 << 20, "core": None, "is_secured": False, "connections": 8192,
             }
         targets = {os.readlink(f"/proc/{known['pid']}/fd/{number}") for number in (0, 1)}
         assert targets == {"/dev/null"}
