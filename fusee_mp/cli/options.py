@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 import os
 import shlex
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import click
 
+from fusee_mp import logs
 from fusee_mp.core.placement import check_id
 from fusee_mp.core.where import parse as parse_where
 from fusee_mp.duration import to_ms
@@ -156,6 +156,10 @@ log_level = click.option(
     "--log-level", type=click.Choice(("debug", "info", "warning", "error")), default="info", show_default=True,
     help="What is told on stderr.",
 )
+log_format = click.option(
+    "--log-format", type=click.Choice(("text", "json")), default="text", show_default=True,
+    help="What lines on stderr are: text, or JSON objects for log collectors.",
+)
 workflow_id = click.argument("id", type=ID)
 end_timeout = click.option(
     "--timeout", "timeout_ms", type=DURATION_MS, metavar="DURATION",
@@ -208,7 +212,7 @@ def start_policies(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_policies
 
 
-def log_to_stderr(level: str, who: str) -> None:
+def log_to_stderr(level: str, format: str, who: str) -> None:
     """Send this process's log to stderr, each line with its time and who says it; also that of the processes it starts."""
-    os.environ["FUSEE_LOG_LEVEL"] = level.upper()
-    logging.basicConfig(level=level.upper(), format=f"%(asctime)s {who} %(levelname)s %(message)s")
+    os.environ[logs.LEVEL], os.environ[logs.FORMAT] = level.upper(), format
+    logs.configure(who)

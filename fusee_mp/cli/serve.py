@@ -68,13 +68,14 @@ CORES = options.Checked("cores", _cores)
 @click.option("--connections", default=CONNECTIONS_DEFAULT, show_default=True, metavar="N", help="At most so many at once, in all.")
 @parent_.option
 @options.log_level
+@options.log_format
 @options.as_json
-def command(parent: int | None, log_level: str, as_json: bool, listen: tuple[str, ...], **settings: Any) -> int:
+def command(parent: int | None, log_level: str, log_format: str, as_json: bool, listen: tuple[str, ...], **settings: Any) -> int:
     from fusee_mp.router.main import print_ready, run
     from fusee_mp.router.options import ServeOptions
 
     parent_.depend_on(parent)
-    options.log_to_stderr(log_level, "router")
+    options.log_to_stderr(log_level, log_format, "router")
     try:
         serve_options = ServeOptions(listen=listen, **settings)
     except Rejected as error:

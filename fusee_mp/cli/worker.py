@@ -32,22 +32,24 @@ away the worker waits for it, but at its first start there must be one.
 @click.option("--patient", "is_patient", is_flag=True, hidden=True, help="Wait for the server at the first start too.")
 @parent_.option
 @options.log_level
+@options.log_format
 @options.address_alone
 @options.as_json
 def command(
     module: str, processes: int, max_shards: int | None, grace_ms: int, turn_ms: int, name: str, is_patient: bool, parent: int | None,
-    log_level: str, address: str, as_json: bool,
+    log_level: str, log_format: str, address: str, as_json: bool,
 ) -> int:
     parent_.depend_on(parent)
     if processes == 1:
         from fusee_mp.cli.work import Job, work
 
-        options.log_to_stderr(log_level, f"worker-{os.getpid()}")
+        options.log_to_stderr(log_level, log_format, f"worker-{os.getpid()}")
         return work(Job(module, address, max_shards or 0, grace_ms, turn_ms, name, as_json), is_patient)
 
     from fusee_mp.cli.supervisor import supervise
 
-    options.log_to_stderr(log_level, "supervisor")
-    flags = [f"--grace={grace_ms}ms", f"--turn-timeout={turn_ms}ms", f"--log-level={log_level}", f"--address={address}"]
+    options.log_to_stderr(log_level, log_format, "supervisor")
+    flags = [f"--grace={grace_ms}ms", f"--turn-timeout={turn_ms}ms", f"--log-level={log_level}", f"--log-format={log_format}",
+             f"--address={address}"]
     flags += ["--json"] if as_json else []
     return supervise(module, processes, max_shards, name, flags, address)

@@ -3,13 +3,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
-import os
 import signal
 import sys
 
 import msgspec
 
+from fusee_mp import logs
 from fusee_mp.errors import DamagedLog, FuseeError, StorageFull
 from fusee_mp.shardproc.process import EXIT_DAMAGED, EXIT_LOG_FAILED, ShardOptions, ShardProcess
 
@@ -29,8 +28,7 @@ def main(arguments: list[str]) -> int:
     # The router decides when this process ends: a Ctrl-C at the terminal reaches the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    level = logging.getLevelNamesMapping().get(os.environ.get("FUSEE_LOG_LEVEL", ""), logging.INFO)
-    logging.basicConfig(level=level, format=f"%(asctime)s shard-{options.shard:03d} %(levelname)s %(message)s")
+    logs.configure(f"shard-{options.shard:03d}")
     gc.freeze()
     try:
         import uvloop
