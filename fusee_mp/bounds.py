@@ -100,10 +100,6 @@ LOG_INLINE_WORST_MS = 20.0
 # Who waits for a flush of so few records stays awake for so long: it covers the flush of a fast disk and a short step.
 LOG_AWAKE_US = 400
 LOG_AWAKE_RECORDS_MAX = 2
-# Attended flushes are judged by rounds of so many; those that were slow end in a pause.
-LOG_ATTEND_ROUND = 256
-LOG_ATTEND_PAUSE_S = 10.0
-LOG_ATTEND_PAUSE_MAX_S = 600.0
 
 assert LOG_STARTER_BYTES < SEGMENT_BYTES_MIN
 
@@ -203,3 +199,8 @@ WORKER_CONNECTIONS_MAX = 64
 
 assert CONTROL_FRAME_BYTES_MAX < DOOR_BYTES_MAX
 assert NAME_BYTES_MAX < PROOF_FRAME_BYTES_MAX <= GREETING_FRAME_BYTES_MAX
+
+# Staying awake for an answer is judged by rounds of so many; those that mostly did not pay end in a pause.
+AWAKE_ROUND = 256
+AWAKE_PAUSE_S = 10.0
+AWAKE_PAUSE_MAX_S = 600.0

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from fusee_mp import bounds
+from fusee_mp.core.worth import Worth
 
 _SLOW_MAX = bounds.LOG_INLINE_AFTER_FLUSHES // 100
 
@@ -43,39 +44,25 @@ class FlushPolicy:
 
 
 class AttendPolicy:
-    """Whether the next single flush is to be attended: not for a while after a quarter of them took over twice the usual time, as they
-    do where the processes that stay awake have too few processors between them. Each while is twice as long as the one before it,
-    unless all was well in between."""
+    """Whether the next single flush is to be attended. It does not pay where it takes over twice the usual time, as where the processes
+    that stay awake for it have too few processors between them."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._pause_s = bounds.LOG_ATTEND_PAUSE_S
-        self._paused_until = 0.0
+        self._worth = Worth()
         self._usual_s = 0.0
-        self._begin_round()
 
     def is_wanted(self, latency: Histogram) -> bool:
         """`latency`: of all flushes, for what is usual."""
-        if self._paused_until and self._clock() < self._paused_until:
+        if not self._worth.is_wanted(self._clock()):
             return False
-        if not self._seen:
-            self._paused_until, self._usual_s = 0.0, latency.quantile_ms(0.5) / 1000
+        if self._worth.is_new_round:
+            self._usual_s = latency.quantile_ms(0.5) / 1000
         return True
 
     def observe(self, elapsed_s: float) -> None:
         """Take one attended flush into account, measured from its request to the arrival of its answer."""
-        self._seen += 1
-        self._late += elapsed_s > 2 * self._usual_s
-        if self._late > bounds.LOG_ATTEND_ROUND // 4:
-            self._paused_until = self._clock() + self._pause_s
-            self._pause_s = min(2 * self._pause_s, bounds.LOG_ATTEND_PAUSE_MAX_S)
-            self._begin_round()
-        elif self._seen == bounds.LOG_ATTEND_ROUND:
-            self._pause_s = bounds.LOG_ATTEND_PAUSE_S
-            self._begin_round()
-
-    def _begin_round(self) -> None:
-        self._seen = self._late = 0
+        self._worth.observe(elapsed_s <= 2 * self._usual_s, self._clock())
 
 
 class Histogram:

@@ -84,6 +84,7 @@ class WorkerConnection(Stream):
         self._process.spawn(self._process.grant(self, message, request))
 
     def _append(self, frame: Frame) -> None:
+        self._process.spin.stop()
         lease = self.lease
         if lease is None or lease is not self._process.lease or frame.epoch != lease.epoch:
             self.send(m.Revoked(f"epoch {frame.epoch} has ended"), shard=self._process.shard, epoch=frame.epoch)

@@ -88,7 +88,7 @@ class ShardProcess:
         self.relay = Relay(self)
         self.forwarded = Forwarded(self)
         self.permits = PermitDesk(self)
-        self._spin = Spin(self.loop, SPIN_S, time.perf_counter)
+        self.spin = Spin(self.loop, SPIN_S, time.perf_counter)
         self._told_lsn = 0
         self._clients: set[ClientConnection] = set()
         self._workers: set[WorkerConnection] = set()
@@ -348,7 +348,7 @@ class ShardProcess:
         host, base = self.host, lease.base_lsn
         durable = host.durable_lsn
         if 0 < durable - self._told_lsn <= SPIN_RECORDS_MAX:
-            self._spin.start()
+            self.spin.start()
         self._told_lsn = durable
         lease.connection.send(m.Durable(max(0, durable - base), durable, max(0, host.applied_lsn - base)), 0, self.shard, lease.epoch)
 

@@ -34,7 +34,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that has proved itself at its first flush, and processors enough; no flush counts as slow."""
     monkeypatch.setattr(bounds, "LOG_INLINE_AFTER_FLUSHES", 1)
     monkeypatch.setattr(bounds, "LOG_INLINE_WORST_MS", 60_000)
-    monkeypatch.setattr(bounds, "LOG_ATTEND_ROUND", 1 << 30)
+    monkeypatch.setattr("fusee_mp.core.worth.AWAKE_ROUND", 1 << 30)
     monkeypatch.setattr("fusee_mp.log.flusher._processors", lambda: 64)
 
 
@@ -201,24 +201,24 @@ def test_attended_flushes_pause_where_a_quarter_is_slow_and_come_back() -> None:
     usual.add(0.0001)
     policy = AttendPolicy(lambda: now)
 
-    def round_of(slow: int, of: int = bounds.LOG_ATTEND_ROUND) -> bool:
+    def round_of(slow: int, of: int = bounds.AWAKE_ROUND) -> bool:
         for at in range(of):
             if not policy.is_wanted(usual):
                 return False
             policy.observe(0.001 if at < slow else 0.0001)
         return True
 
-    quarter = bounds.LOG_ATTEND_ROUND // 4
+    quarter = bounds.AWAKE_ROUND // 4
     assert round_of(quarter) and round_of(quarter)
     assert not round_of(quarter + 2)
     for pause in (1, 2, 4):
-        now += pause * bounds.LOG_ATTEND_PAUSE_S - 1
+        now += pause * bounds.AWAKE_PAUSE_S - 1
         assert not policy.is_wanted(usual)
         now += 1
         assert policy.is_wanted(usual) and not round_of(quarter + 2)
-    now += bounds.LOG_ATTEND_PAUSE_MAX_S
+    now += bounds.AWAKE_PAUSE_MAX_S
     assert round_of(0) and not round_of(quarter + 2)
-    now += bounds.LOG_ATTEND_PAUSE_S
+    now += bounds.AWAKE_PAUSE_S
     assert policy.is_wanted(usual), "a good round makes the next pause a short one"
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import asyncio
 
+from fusee_mp.bounds import AWAKE_PAUSE_S, AWAKE_ROUND
 from fusee_mp.wire.spin import Spin
 
 
@@ -38,3 +39,36 @@ def test_it_turns_for_its_time_and_no_longer() -> None:
 
 def test_it_stops_when_what_it_waited_for_has_come() -> None:
     assert turns_of(until_stopped=True) == (3, 0)
+
+
+def test_it_pauses_where_answers_come_too_late_and_comes_back() -> None:
+    now = 0.0
+
+    async def spins(answer_after: float) -> bool:
+        """Whether a start keeps the loop turning."""
+        nonlocal now
+        spin.start()
+        turned = spin._is_turning
+        now += answer_after
+        if answer_after < 0.005:
+            spin.stop()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return turned
+
+    async def main() -> None:
+        nonlocal now
+        for _ in range(2 * AWAKE_ROUND):
+            assert await spins(0.001)
+        late = [await spins(0.006) for _ in range(AWAKE_ROUND)]
+        assert late.count(True) == AWAKE_ROUND // 4 + 1
+        now += AWAKE_PAUSE_S
+        assert await spins(0.001)
+
+    async def whole() -> None:
+        nonlocal spin
+        spin = Spin(asyncio.get_running_loop(), 0.005, lambda: now)
+        await main()
+
+    spin: Spin
+    asyncio.run(whole())
