@@ -14,14 +14,14 @@ ROOT = Path(__file__).parents[2]
 
 
 class WorkerProcess:
-    """A worker with the workflows of flows.py; `with` it, and it is gone afterwards."""
+    """A worker with the workflows of flows.py, or of another such program; `with` it, and it is gone afterwards."""
 
-    def __init__(self, address: str, name: str, effects: Path, max_shards: int = 0) -> None:
+    def __init__(self, address: str, name: str, effects: Path, max_shards: int = 0, program: str = "tests.server.flows") -> None:
         self.name = name
         self.log_path = effects.with_name(f"{name}.log")
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.server.flows", address, name, str(max_shards), str(effects)], cwd=ROOT,
+                [sys.executable, "-m", program, address, name, str(max_shards), str(effects)], cwd=ROOT,
                 stdout=subprocess.PIPE, stderr=log, text=True,
             )
 

@@ -1,0 +1,238 @@
+"""Children and signals from shard to shard while the workers that run them are killed, frozen and cut off at random moments.
+
+Every result is right, every body ran once for its recorded attempt (see torture_checks.py), every signal was taken once.
+
+300 children and 300 signals in 15 s; with FUSEE_LONG=1 10,000 of each in 10 minutes. The seed of a run is printed, and FUSEE_SEED=
+takes it again.
+"""
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from fusee_mp import Client, FuseeError, RunDetail, shard_of
+from tests.crash.torture_checks import faults_of_bodies, late_bodies, recorded_attempts
+from tests.crash.torture_worker import bodies
+from tests.server.loopback import Proxy, id_on
+from tests.server.tree import Tree, serving
+from tests.server.workers import WorkerProcess
+
+SHARDS: Final = 4
+WORKERS: Final = 3
+IS_LONG: Final = bool(os.environ.get("FUSEE_LONG"))
+COUNT: Final = 10_000 if IS_LONG else 300
+DURATION_S: Final = 600.0 if IS_LONG else 15.0
+FAULT_EVERY_S: Final = 1.0 if IS_LONG else 0.5
+REVOKE_S: Final = 5.0 if IS_LONG else 1.5
+LIVENESS: Final = {} if IS_LONG else {"ping_ms": 250, "revoke_ms": 1_500}
+NOTES_EACH: Final = 50
+PATIENCE_S: Final = 60.0
+
+
+class Harried:
+    """A worker behind a proxy, and all that may happen to it. What has ended is started again."""
+
+    def __init__(self, name: str, proxy: Proxy, path: Path) -> None:
+        self._name, self._proxy, self._path = name, proxy, path
+        self.process = self._start()
+
+    def _start(self) -> WorkerProcess:
+        return WorkerProcess(self._proxy.address, self._name, self._path, max_shards=2, program="tests.crash.torture_worker")
+
+    def close(self) -> None:
+        self.process.close()
+
+    def look_after(self) -> None:
+        if self.process.process.poll() is not None:
+            self.process.close()
+            self.process = self._start()
+
+    async def kill(self, for_s: float) -> None:
+        self.process.signal(signal.SIGKILL)
+
+    async def freeze(self, for_s: float) -> None:
+        """SIGSTOP, and SIGCONT after a while that its lease may or may not outlast."""
+        self.process.signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(for_s)
+        finally:
+            self.process.signal(signal.SIGCONT)
+
+    async def cut(self, for_s: float) -> None:
+        """Every connection of it is reset."""
+        self._proxy.cut()
+
+    async def silence(self, for_s: float) -> None:
+        """Nothing goes through for a while, and then what was held back goes through."""
+        self._proxy.freeze()
+        try:
+            await asyncio.sleep(for_s)
+        finally:
+            self._proxy.thaw()
+
+
+class Tormentor:
+    """One fault after the other, each on a worker drawn by lot that has none at the moment."""
+
+    def __init__(self, workers: list[Harried], draw: random.Random) -> None:
+        self._workers, self._draw = workers, draw
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self.done: Counter[str] = Counter()
+
+    async def torment(self) -> None:
+        """Until cancelled; then whatever is frozen goes on."""
+        try:
+            while True:
+                await asyncio.sleep(self._draw.expovariate(1 / FAULT_EVERY_S))  # the moment is the point
+                self._strike(self._draw.randrange(len(self._workers)))
+        finally:
+            for fault in self._under_way.values():
+                fault.cancel()
+            await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+
+    def _strike(self, number: int) -> None:
+        worker, for_s = self._workers[number], self._draw.uniform(0.1, 2) * REVOKE_S
+        fault = self._draw.choice([worker.kill, worker.freeze, worker.cut, worker.silence])
+        if number not in self._under_way or self._under_way[number].done():
+            self.done[fault.__name__] += 1
+            self._under_way[number] = asyncio.create_task(fault(for_s))
+
+    async def look_after(self) -> None:
+        while True:
+            for worker in self._workers:
+                worker.look_after()
+            await asyncio.sleep(0.05)
+
+
+@dataclass
+class Plan:
+    """A caller, the child and the ledger that it speaks with, each on another shard than its own, and the value it passes on."""
+
+    caller: str
+    child: str
+    ledger: str
+    value: int
+
+
+class Load:
+    """Ledgers that wait, and callers that are started at an even pace."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.ledgers = {id_on(number % SHARDS, SHARDS, "ledger"): list[int]() for number in range(-(-COUNT // NOTES_EACH))}
+        self.plans = list(self._plan())
+        self.wrong: list[str] = []
+
+    def _plan(self) -> Iterator[Plan]:
+        ledgers = list(self.ledgers)
+        for value in range(COUNT):
+            ledger = ledgers[value % len(ledgers)]
+            self.ledgers[ledger].append(value)
+            caller = id_on(set(range(SHARDS)) - {shard_of(ledger, SHARDS)}, SHARDS, "caller")
+            yield Plan(caller, id_on(set(range(SHARDS)) - {shard_of(caller, SHARDS)}, SHARDS, "child"), ledger, value)
+
+    async def run(self) -> None:
+        """All of it; returns when every result is there."""
+        for ledger, values in self.ledgers.items():  # a note to a run that is not there yet would be dropped
+            await self._client.start("ledger", ledger, len(values))
+        async with asyncio.TaskGroup() as group:
+            for ledger, values in self.ledgers.items():
+                group.create_task(self._expect(self._client.handle(ledger).result(), ledger, values, sorted))
+            for plan in self.plans:
+                group.create_task(self._expect(self._called(plan), plan.caller, [plan.value, 2 * plan.value]))
+                await asyncio.sleep(DURATION_S / COUNT)
+
+    async def _called(self, plan: Plan) -> Any:
+        return await self._client.execute("caller", plan.caller, [plan.child, plan.ledger, plan.value])
+
+    async def _expect(self, result: Coroutine[Any, Any, Any], id: str, expected: list[int], order: Callable[[Any], Any] = list) -> None:
+        try:
+            async with asyncio.timeout(DURATION_S + PATIENCE_S):
+                found = await result
+        except (FuseeError, TimeoutError) as e:
+            self.wrong.append(f"{id}: {e!r}")
+        else:
+            if order(found) != expected:
+                self.wrong.append(f"{id}: expected {expected}, found {found}")
+
+    @property
+    def ids(self) -> list[str]:
+        return [*self.ledgers, *(plan.caller for plan in self.plans), *(plan.child for plan in self.plans)]
+
+
+def test_whatever_happens_to_workers_every_message_between_shards_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seed = int(os.environ.get("FUSEE_SEED", time.time_ns() % 1_000_000))
+    with capsys.disabled():
+        print(f"\nseed {seed}")
+    path = tmp_path / "bodies"
+    with serving(tmp_path / "data", shards=SHARDS, **LIVENESS) as tree:
+        load, faults, runs = asyncio.run(torture(tree, path, random.Random(seed)))
+    found = bodies(path)
+    records = {attempt: lsn for run in runs for attempt, lsn in recorded_attempts(run).items()}
+    broken, late = faults_of_bodies(found, records), late_bodies(found)
+    repeated = messages_repeated(runs)
+    with capsys.disabled():
+        print(f"faults: {', '.join(f'{kind} {count}' for kind, count in sorted(faults.items()))}; leases {len({(body.shard, body.epoch) for body in found})}; children {COUNT}; signals {COUNT};", end=" ")
+        print(f"bodies {len(found)} of {len(records)} recorded attempts; wrong results {len(load.wrong)}; faults of bodies {len(broken)};", end=" ")
+        print(f"repeated messages {len(repeated)}; bodies seen after the next lease began {len(late)}")
+    assert len(records) > 3 * COUNT and sum(faults.values()) > DURATION_S / FAULT_EVERY_S / 4, "this was too little to show anything"
+    assert not (load.wrong or broken or repeated), (load.wrong[:5], broken[:5], repeated[:5])
+    assert len(late) <= 1, late  # rule 4 says why there may be one
+
+
+async def torture(tree: Tree, path: Path, draw: random.Random) -> tuple[Load, Counter[str], list[RunDetail]]:
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client.connect(tree.address))
+        workers = []
+        for number in range(WORKERS):
+            proxy = await stack.enter_async_context(Proxy(tree.address))
+            workers.append(Harried(f"w{number}", proxy, path))
+            stack.callback(workers[-1].close)
+        tormentor, load = Tormentor(workers, draw), Load(client)
+        async with background(tormentor.look_after()):
+            async with background(tormentor.torment()):
+                await load.run()
+            return load, tormentor.done, await described(client, load.ids)
+
+
+@contextlib.asynccontextmanager
+async def background(body: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Runs meanwhile; a fault of it is one of the test."""
+    task = asyncio.create_task(body)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def described(client: Client, ids: list[str]) -> list[RunDetail]:
+    runs = []
+    for id in ids:
+        run = await client.describe(id)
+        assert run is not None, f"{id} is missing"
+        runs.append(run)
+    return runs
+
+
+def messages_repeated(runs: list[RunDetail]) -> list[str]:
+    """Runs that took a message twice: callers have one child, ledgers each value once."""
+    found = []
+    for run in runs:
+        kinds = Counter(record.kind for record in run.journal)
+        notes = [record.fields["payload"] for record in run.journal if record.kind == "signal"]
+        if kinds["child_done"] > 1 or kinds["child"] > 1 or len(set(notes)) < len(notes):
+            found.append(f"{run.id}: {dict(kinds)}")
+    return found
