@@ -11,10 +11,9 @@ import asyncio
 import contextlib
 import os
 import random
-import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,11 +21,11 @@ from typing import Any, Final
 import pytest
 
 from fusee_mp import Client, FuseeError, RunDetail, shard_of
+from tests.crash.tormenting import Tormentor, background, harried
 from tests.crash.torture_checks import faults_of_bodies, late_bodies, recorded_attempts
 from tests.crash.torture_worker import bodies
-from tests.server.loopback import Proxy, id_on
+from tests.server.loopback import id_on
 from tests.server.tree import Tree, serving
-from tests.server.workers import WorkerProcess
 
 SHARDS: Final = 4
 WORKERS: Final = 3
@@ -38,81 +37,6 @@ REVOKE_S: Final = 5.0 if IS_LONG else 1.5
 LIVENESS: Final = {} if IS_LONG else {"ping_ms": 250, "revoke_ms": 1_500}
 NOTES_EACH: Final = 50
 PATIENCE_S: Final = 60.0
-
-
-class Harried:
-    """A worker behind a proxy, and all that may happen to it. What has ended is started again."""
-
-    def __init__(self, name: str, proxy: Proxy, path: Path) -> None:
-        self._name, self._proxy, self._path = name, proxy, path
-        self.process = self._start()
-
-    def _start(self) -> WorkerProcess:
-        return WorkerProcess(self._proxy.address, self._name, self._path, max_shards=2, program="tests.crash.torture_worker")
-
-    def close(self) -> None:
-        self.process.close()
-
-    def look_after(self) -> None:
-        if self.process.process.poll() is not None:
-            self.process.close()
-            self.process = self._start()
-
-    async def kill(self, for_s: float) -> None:
-        self.process.signal(signal.SIGKILL)
-
-    async def freeze(self, for_s: float) -> None:
-        """SIGSTOP, and SIGCONT after a while that its lease may or may not outlast."""
-        self.process.signal(signal.SIGSTOP)
-        try:
-            await asyncio.sleep(for_s)
-        finally:
-            self.process.signal(signal.SIGCONT)
-
-    async def cut(self, for_s: float) -> None:
-        """Every connection of it is reset."""
-        self._proxy.cut()
-
-    async def silence(self, for_s: float) -> None:
-        """Nothing goes through for a while, and then what was held back goes through."""
-        self._proxy.freeze()
-        try:
-            await asyncio.sleep(for_s)
-        finally:
-            self._proxy.thaw()
-
-
-class Tormentor:
-    """One fault after the other, each on a worker drawn by lot that has none at the moment."""
-
-    def __init__(self, workers: list[Harried], draw: random.Random) -> None:
-        self._workers, self._draw = workers, draw
-        self._under_way: dict[int, asyncio.Task[None]] = {}
-        self.done: Counter[str] = Counter()
-
-    async def torment(self) -> None:
-        """Until cancelled; then whatever is frozen goes on."""
-        try:
-            while True:
-                await asyncio.sleep(self._draw.expovariate(1 / FAULT_EVERY_S))  # the moment is the point
-                self._strike(self._draw.randrange(len(self._workers)))
-        finally:
-            for fault in self._under_way.values():
-                fault.cancel()
-            await asyncio.gather(*self._under_way.values(), return_exceptions=True)
-
-    def _strike(self, number: int) -> None:
-        worker, for_s = self._workers[number], self._draw.uniform(0.1, 2) * REVOKE_S
-        fault = self._draw.choice([worker.kill, worker.freeze, worker.cut, worker.silence])
-        if number not in self._under_way or self._under_way[number].done():
-            self.done[fault.__name__] += 1
-            self._under_way[number] = asyncio.create_task(fault(for_s))
-
-    async def look_after(self) -> None:
-        while True:
-            for worker in self._workers:
-                worker.look_after()
-            await asyncio.sleep(0.05)
 
 
 @dataclass
@@ -194,28 +118,11 @@ def test_whatever_happens_to_workers_every_message_between_shards_counts_once(tm
 async def torture(tree: Tree, path: Path, draw: random.Random) -> tuple[Load, Counter[str], list[RunDetail]]:
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client.connect(tree.address))
-        workers = []
-        for number in range(WORKERS):
-            proxy = await stack.enter_async_context(Proxy(tree.address))
-            workers.append(Harried(f"w{number}", proxy, path))
-            stack.callback(workers[-1].close)
-        tormentor, load = Tormentor(workers, draw), Load(client)
-        async with background(tormentor.look_after()):
-            async with background(tormentor.torment()):
-                await load.run()
-            return load, tormentor.done, await described(client, load.ids)
-
-
-@contextlib.asynccontextmanager
-async def background(body: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Runs meanwhile; a fault of it is one of the test."""
-    task = asyncio.create_task(body)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        workers = await stack.enter_async_context(harried(WORKERS, tree.address, path, "tests.crash.torture_worker"))
+        tormentor, load = Tormentor(workers, draw, every_s=FAULT_EVERY_S, most_s=2 * REVOKE_S), Load(client)
+        async with background(tormentor.torment()):
+            await load.run()
+        return load, tormentor.done, await described(client, load.ids)
 
 
 async def described(client: Client, ids: list[str]) -> list[RunDetail]:
