@@ -40,7 +40,7 @@ class Mail:
         self._acks: dict[int, int] = {}
         self._acked: dict[int, int] = {}
         self._resent: dict[int, int] = {}  # where more wait than one lot: the last number of the one that was sent again
-        self._last_sent_ms = 0
+        self._owed_since_ms: dict[int, int] = {}  # since when a shard that has not acknowledged everything acknowledged nothing
 
     # Out.
 
@@ -61,8 +61,8 @@ class Mail:
         """Hand on what has become free to leave; called at the end of the shard's work."""
         if self._leaving:
             leaving, self._leaving = self._leaving, {}
-            self._last_sent_ms = self._shard.clock()
             for to, messages in leaving.items():
+                self._owed_since_ms.setdefault(to, self._shard.clock())
                 self._shard.home.relay(to, messages)
         if self._acks:
             acks, self._acks = self._acks, {}
@@ -73,16 +73,22 @@ class Mail:
         if self._shard.is_closed or not self.outbox.acknowledged(to, through):
             return
         self._acked[to] = through
+        if self.outbox.first(to, 1):
+            self._owed_since_ms[to] = self._shard.clock()
+        else:
+            self._owed_since_ms.pop(to, None)
         if through >= self._resent.get(to, through + 1):
             self._resend(to)  # one lot has arrived: the next one
 
     def tend(self) -> None:
-        """Now and then: record what was acknowledged, and send again what should have been."""
+        """Now and then: record what was acknowledged, and send again what should have been, also while others go on leaving: behind a
+        lost message none is taken."""
         for to, through in self._acked.items():
             self._shard.append(r.encode(r.Acked(to, through)))
         self._acked.clear()
-        if len(self.outbox) and self._shard.clock() - self._last_sent_ms >= RESEND_AFTER_MS:
-            self.resend()
+        late = self._shard.clock() - RESEND_AFTER_MS
+        for to in [to for to, since in self._owed_since_ms.items() if since <= late]:
+            self._resend(to)
 
     @property
     def needs_tending(self) -> bool:
@@ -90,13 +96,13 @@ class Mail:
 
     def resend(self) -> None:
         """Send the oldest messages again that were not acknowledged; the next lot goes when these have been."""
-        self._last_sent_ms = self._shard.clock()
         for to in self.outbox.waiting():
             self._resend(to)
 
     def _resend(self, to: int) -> None:
         lot = self.outbox.first(to)
         self._resent.pop(to, None)
+        self._owed_since_ms[to] = self._shard.clock()
         if len(lot) == RESEND_MAX:
             self._resent[to] = lot[-1][0]
         if lot:

@@ -83,15 +83,14 @@ async def kill(workers: list[Harried], path: Path, draw: random.Random) -> None:
     """At random moments of the work, one of the workers that hold a permit then."""
     for ended in sorted(draw.sample(range(STEPS * 9 // 10), KILLS)):
         await until(lambda ended=ended: path.exists() and sum(note.what == "end" for note in notes(path)) >= ended)  # type: ignore[misc]
-        busy = await until(lambda: [worker for worker in workers if worker.process.pid in holding(path)])
-        await draw.choice(busy).kill(0)
+        await draw.choice(await until(lambda: holding(workers, notes(path)))).kill(0)
 
 
-def holding(path: Path) -> set[int]:
-    """The processes in which a body runs."""
-    found = notes(path)
+def holding(workers: list[Harried], found: list[Note]) -> list[Harried]:
+    """Those in which a body runs."""
     ended = {(note.key, note.pid) for note in found if note.what == "end"}
-    return {note.pid for note in found if (note.key, note.pid) not in ended}
+    busy = {note.pid for note in found if (note.key, note.pid) not in ended}
+    return [worker for worker in workers if worker.process.pid in busy and worker.process.pid not in worker.killed_at]
 
 
 async def look(client: Client, in_table: list[int]) -> None:

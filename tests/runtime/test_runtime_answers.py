@@ -231,6 +231,23 @@ def test_lost_messages_are_sent_again_lot_after_lot_and_arrive_once() -> None:
     run(main())
 
 
+def test_a_lost_message_is_sent_again_while_others_go_on_leaving() -> None:
+    async def main() -> None:
+        async with Network(ALL) as rig:
+            await rig.start(COUNTS, "sink")
+            rig.is_down = True
+            await rig.start(SENDS, "lost", 1)
+            await rig.until(lambda: rig.sent)
+            rig.is_down = False
+            began = rig.clock()
+            while "signal" not in rig.kinds():
+                await rig.start(SENDS, f"a-{rig.clock()}", 1)
+                await asyncio.sleep(RESEND_AFTER_MS / 4000)
+                assert rig.clock() - began < 3 * RESEND_AFTER_MS, "those behind it are not taken, and it does not come again"
+
+    run(main())
+
+
 def test_messages_survive_a_crash_at_any_record_and_arrive_once() -> None:
     async def main() -> None:
         async with Network(ALL) as rig:
