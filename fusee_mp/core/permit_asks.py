@@ -29,7 +29,10 @@ class Release(Struct, frozen=True):
 
 
 class Renew(Struct, frozen=True):
-    """Say `renew` for the whole session."""
+    """Say `confirm` to the table: these are held."""
+
+    name: str
+    tickets: list[int]
 
 
 Say: TypeAlias = Ask | Release | Renew
@@ -55,7 +58,7 @@ class PermitAsks:
         """`worker`: this worker's number, below 2**24 and its own, so that no two workers make the same ticket."""
         self._tickets: dict[int, _Ticket] = {}
         self._waiting: dict[str, WaitQueue[int]] = {}
-        self._granted = 0
+        self._granted: dict[str, set[int]] = {}
         self._last = worker << CLIENT_SHIFT
         self._renewed_ms: int | None = None
 
@@ -79,7 +82,7 @@ class PermitAsks:
         if known is None or known.state == _GRANTED:
             return False
         known.state = _GRANTED
-        self._granted += 1
+        self._granted.setdefault(known.name, set()).add(ticket)
         self._leave(known.name, ticket, served=True)
         return True
 
@@ -95,7 +98,7 @@ class PermitAsks:
         if known is None:
             return []
         if known.state == _GRANTED:
-            self._granted -= 1
+            self._give_back(known.name, ticket)
         else:
             self._leave(known.name, ticket, served=False)
         return [Release(known.name, ticket)]
@@ -105,8 +108,7 @@ class PermitAsks:
         says: list[Say] = []
         if self._renewed_ms is None or not self._renewed_ms <= now_ms < self._renewed_ms + PERMIT_RENEW_MS:
             self._renewed_ms = now_ms
-            if self._granted:
-                says.append(Renew())
+            says += [Renew(name, sorted(tickets)) for name, tickets in self._granted.items()]
         for name, queue in self._waiting.items():
             ticket = queue.next()
             assert ticket is not None
@@ -116,12 +118,18 @@ class PermitAsks:
 
     def in_use(self, name: str) -> int:
         """Permits of this limit that this worker holds."""
-        return sum(known.name == name and known.state == _GRANTED for known in self._tickets.values())
+        return len(self._granted.get(name, ()))
 
     def waiting(self, name: str) -> int:
         """Tickets of this worker that wait for this limit."""
         queue = self._waiting.get(name)
         return 0 if queue is None else len(queue)
+
+    def _give_back(self, name: str, ticket: int) -> None:
+        held = self._granted[name]
+        held.remove(ticket)
+        if not held:
+            del self._granted[name]
 
     def _leave(self, name: str, ticket: int, served: bool) -> None:
         queue = self._waiting[name]

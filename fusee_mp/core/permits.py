@@ -4,7 +4,8 @@
 # was cut off returns when the lease ends, and not before: its step may still be running.
 # Rule 1: permits and waiting tickets belong to (session, ticket). What another session says about them changes nothing.
 # Rule 2: a free permit goes to the ticket that the queue serves next, and only when that ticket's own client asks. The answer names it.
-# Rule 3: nothing is granted for as long as a permit of an earlier life of the table may still be held (the restart grace).
+# Rule 3: nothing is granted for as long as a permit of an earlier life of the table may still be held (the restart grace). Whoever still
+#         holds one says so within that time, and goes on holding it.
 # Rule 4: a definition that cannot be is never applied. The table goes on with what it had, and says so in `failure`.
 #
 # The rate is a bucket of `max(per_second, 1)` tokens, full at first use. A clock that steps back adds no tokens and takes none.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -186,6 +188,19 @@ class Permits:
             for holder in limit.held:
                 if holder[0] == session:
                     limit.hold(holder, now_ms + lease_ms)
+
+    def confirm(self, name: str, session: int, tickets: Iterable[int], *, now_ms: int, lease_ms: int = PERMIT_LEASE_MS,
+                uptime_ms: int | None = None) -> None:
+        """The session says which permits of a limit it holds. Those that have not ended are extended, and no others of it: a grant of
+        which it did not hear must not stay for ever. In the grace, what an earlier life of the table granted is taken over."""
+        limit = self._limits.get(name)
+        if limit is None:
+            return
+        limit.expire(now_ms)
+        in_grace = uptime_ms is not None and uptime_ms <= grace_ms(limit.spec)
+        for ticket in tickets:
+            if in_grace or (session, ticket) in limit.held:
+                limit.hold((session, ticket), now_ms + lease_ms)
 
     def disconnected(self, session: int) -> None:
         """The session will ask no more. Its permits stay until they end: its steps may still run."""

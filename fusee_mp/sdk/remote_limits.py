@@ -91,4 +91,4 @@ class RemoteLimits:
             elif isinstance(say, Release):
                 self._send(m.PermitSay("release", say.name, say.ticket), shard_of(say.name, self._shards))
             else:
-                self._send(m.PermitSay("renew"), 0)
+                self._send(m.PermitSay("renew", say.name, tickets=say.tickets), shard_of(say.name, self._shards))

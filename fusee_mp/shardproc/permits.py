@@ -35,7 +35,7 @@ class PermitDesk:
         say = m.decode(frame)
         assert isinstance(say, m.PermitSay)
         shards = self._process.shards
-        homes = [shard_of(say.name, shards)] if say.what in ("ask", "release") else range(shards)
+        homes = [shard_of(say.name, shards)] if say.name else range(shards)
         for home in homes:
             if home == self._process.shard:
                 self.take(self._process.shard, frame.epoch, say)
@@ -58,7 +58,7 @@ class PermitDesk:
         session = self._session(source, epoch)
         now_ms = self._now_ms()
         if say.what == "renew":
-            permits.renew(session, now_ms=now_ms)
+            self._renew(session, say, now_ms)
         elif say.what == "leave":
             self._end(source)
         elif say.what == "release":
@@ -68,6 +68,13 @@ class PermitDesk:
             self._answer(session, m.PermitAnswer("undefined", say.name, say.ticket))
         else:
             self._ask(session, say, now_ms)
+
+    def _renew(self, session: int, say: m.PermitSay, now_ms: int) -> None:
+        limits = self._process.host.limits
+        if say.name:
+            limits.permits.confirm(say.name, session, say.tickets, now_ms=now_ms, uptime_ms=limits.uptime_ms)
+        else:  # a worker that does not say what it holds
+            limits.permits.renew(session, now_ms=now_ms)
 
     def _ask(self, session: int, say: m.PermitSay, now_ms: int) -> None:
         limits = self._process.host.limits

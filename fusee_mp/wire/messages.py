@@ -256,7 +256,8 @@ class Revoked(Message, frozen=True):
 
 
 class PermitSay(Message, frozen=True):
-    """A holder speaks to the table of a limit, or with `renew` and `leave` to all tables. Its session is its shard and the epoch."""
+    """A holder speaks to the table of a limit, or without a name to all tables. Its session is its shard and the epoch. `tickets`: those
+    that it holds, which `renew` renews."""
 
     KIND = Kind.PERMIT_SAY
     what: Literal["ask", "release", "renew", "leave"]
@@ -265,6 +266,7 @@ class PermitSay(Message, frozen=True):
     level: int = 0
     fairness: Name = ""
     weight: Number = 1
+    tickets: list[Number] = []
 
 
 class PermitAnswer(Message, frozen=True):

@@ -38,12 +38,20 @@ def test_what_is_held_is_renewed_every_second() -> None:
     asks = PermitAsks(0)
     asks.acquire("a", 1)
     asks.granted(1)
-    assert asks.pass_time(0) == [Renew()]
+    asks.acquire("a", 2)
+    asks.granted(2)
+    asks.acquire("b", 3)
+    asks.granted(3)
+    says = [Renew("a", [1, 2]), Renew("b", [3])]
+    assert asks.pass_time(0) == says
     assert asks.pass_time(999) == []
-    assert asks.pass_time(1_000) == [Renew()]
-    assert asks.pass_time(500) == [Renew()]  # A clock that stepped back must not end the renewals.
+    assert asks.pass_time(1_000) == says
+    assert asks.pass_time(500) == says  # A clock that stepped back must not end the renewals.
     asks.release(1)
-    assert asks.pass_time(5_000) == []
+    asks.release(3)
+    assert asks.pass_time(5_000) == [Renew("a", [2])]
+    asks.release(2)
+    assert asks.pass_time(10_000) == []
 
 
 def test_an_answer_that_comes_after_the_release_changes_nothing() -> None:
@@ -89,7 +97,7 @@ def test_workers_and_table_together_serve_everyone_within_the_bound(seed: int) -
             if isinstance(said, Release):
                 permits.release(said.name, session, said.ticket)
             elif isinstance(said, Renew):
-                permits.renew(session, now_ms=now)
+                permits.confirm(said.name, session, said.tickets, now_ms=now)
             else:
                 answer = permits.acquire(said.name, session, said.ticket, said.priority, now_ms=now)
                 if draw.random() < 0.2:

@@ -154,6 +154,29 @@ def test_an_ended_permit_cannot_be_revived() -> None:
     assert ask(permits, 2, 2, now_ms=10) == Granted(2)
 
 
+def test_a_session_that_says_what_it_holds_renews_that_alone() -> None:
+    """E14: a grant of which the session did not hear ends; what has ended is not revived by saying that it is held."""
+    permits = table(2)
+    ask(permits, 1, 1, now_ms=0, lease_ms=10)
+    ask(permits, 1, 2, now_ms=0, lease_ms=10)
+    permits.confirm("db", 1, [1, 7], now_ms=5, lease_ms=10)
+    assert permits.in_use("db", 14) == 1
+    permits.confirm("db", 1, [1], now_ms=15, lease_ms=10)
+    permits.confirm("unheard", 1, [1], now_ms=15)
+    assert permits.in_use("db", 15) == 0
+
+
+def test_what_is_still_held_after_a_restart_is_taken_over_within_the_grace() -> None:
+    permits = table()
+    permits.confirm("db", 1, [7], now_ms=0, uptime_ms=PERMIT_LEASE_MS)
+    assert permits.acquire("db", 2, 8, now_ms=1, uptime_ms=PERMIT_LEASE_MS + 1) == Queued()
+    permits.confirm("db", 3, [9], now_ms=1, uptime_ms=PERMIT_LEASE_MS + 1)
+    assert permits.in_use("db", 1) == 1
+    assert permits.acquire("db", 1, 7, now_ms=2) == Granted(7)
+    permits.release("db", 1, 7)
+    assert permits.acquire("db", 2, 8, now_ms=3) == Granted(8)
+
+
 def test_another_session_cannot_release_a_permit() -> None:
     """E15"""
     permits = table()

@@ -27,6 +27,7 @@ BY_HINT: dict[Any, st.SearchStrategy[Any]] = {
     messages.Number: U64,
     messages.Number | None: st.none() | U64,
     list[messages.Name]: st.lists(st.text(max_size=9), max_size=4),
+    list[messages.Number]: st.lists(U64, max_size=4),
     list[messages.Shard]: st.lists(st.integers(0, SHARDS_MAX - 1), max_size=9),
     dict[str, Any]: FACTS,
 }

@@ -1,0 +1,78 @@
+"""Permits of step limits, when the process that keeps the table of a limit dies and the steps that hold them go on."""
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fusee_mp import Client, Ctx, Limit, Worker, shard_of, workflow
+from fusee_mp.bounds import PERMIT_LEASE_MS
+from tests.server.loopback import asynchronous, id_on, until
+from tests.server.tree import Tree, serving
+
+SHARDS = 3
+LIMIT = "one"
+HOME = shard_of(LIMIT, SHARDS)
+
+
+class Bodies:
+    """What runs at the moment, and what may end."""
+
+    def __init__(self) -> None:
+        self.running: set[str] = set()
+        self.most = 0
+        self.may_end = asyncio.Event()
+
+    async def hold(self, id: str) -> None:
+        self.running.add(id)
+        self.most = max(self.most, len(self.running))
+        try:
+            await self.may_end.wait()
+        finally:
+            self.running.discard(id)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    with serving(tmp_path / "data", shards=SHARDS) as tree:
+        yield tree
+
+
+@asynchronous
+async def test_a_permit_outlives_the_table_that_gave_it(tree: Tree) -> None:
+    """E18: the grace of a restart is for whoever is gone; whoever is there says what it holds."""
+    bodies = Bodies()
+
+    @workflow("holder")
+    async def holder(ctx: Ctx) -> None:
+        await ctx.step("hold", bodies.hold, ctx.workflow_id, limit=LIMIT)
+
+    async with Worker.connect(tree.address, workflows=[holder], name="w", grace="1s") as worker, Client.connect(tree.address) as client:
+        await until(lambda: len(worker.held) == SHARDS)
+        await client.limit(LIMIT, Limit(concurrent=1))
+        elsewhere = set(range(SHARDS)) - {HOME}
+        first = await client.start("holder", id_on(elsewhere, SHARDS))
+        await until(lambda: first.id in bodies.running)
+        epoch_gone = tree.shard(HOME)
+        epoch_gone.kill()
+        await until(lambda: len(worker.held) < SHARDS)
+        await until(lambda: len(worker.held) == SHARDS)
+        others = [await client.start("holder", id_on(shard, SHARDS)) for shard in range(SHARDS)]
+        await until(lambda: waiting(client, SHARDS))  # the grace is over: the table queues
+        await asyncio.sleep(PERMIT_LEASE_MS / 1000)  # and what nobody renewed would have ended
+        assert bodies.running == {first.id} and await client.limit_in_use(LIMIT) == 1
+        bodies.may_end.set()
+        for run in (first, *others):
+            await run.result()
+        assert bodies.most == 1
+        await until(lambda: unused(client))
+
+
+async def unused(client: Client) -> bool:
+    return await client.limit_in_use(LIMIT) == 0
+
+
+async def waiting(client: Client, count: int) -> bool:
+    return await client.limit_waiting(LIMIT) == count
