@@ -109,7 +109,7 @@ def test_whatever_happens_to_workers_every_message_between_shards_counts_once(tm
     with capsys.disabled():
         print(f"faults: {', '.join(f'{kind} {count}' for kind, count in sorted(faults.items()))}; leases {len({(body.shard, body.epoch) for body in found})}; children {COUNT}; signals {COUNT};", end=" ")
         print(f"bodies {len(found)} of {len(records)} recorded attempts; wrong results {len(load.wrong)}; faults of bodies {len(broken)};", end=" ")
-        print(f"repeated messages {len(repeated)}; bodies seen after the next lease began {len(late)}")
+        print(f"repeated messages {len(repeated)}; bodies seen after the next lease began {len(late)}; slowest run {slowest(runs):.1f} s")
     assert len(records) > 3 * COUNT and sum(faults.values()) > DURATION_S / FAULT_EVERY_S / 4, "this was too little to show anything"
     assert not (load.wrong or broken or repeated), (load.wrong[:5], broken[:5], repeated[:5])
     assert len(late) <= 1, late  # rule 4 says why there may be one
@@ -132,6 +132,11 @@ async def described(client: Client, ids: list[str]) -> list[RunDetail]:
         assert run is not None, f"{id} is missing"
         runs.append(run)
     return runs
+
+
+def slowest(runs: list[RunDetail]) -> float:
+    """Of those that wait for nobody but each other."""
+    return max((run.finished - run.started).total_seconds() for run in runs if run.finished is not None and run.workflow != "ledger")
 
 
 def messages_repeated(runs: list[RunDetail]) -> list[str]:
