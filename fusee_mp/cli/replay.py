@@ -3,7 +3,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from heapq import merge
-from itertools import islice
+from itertools import islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +35,8 @@ def command(path: Path, module: str, last: int, as_json: bool) -> int:
     program = load(module)
     replayer = Replayer(workflows=program.workflows, codec=program.codec)
     rows = []
-    for journal in _journals(path, program, last):
-        replay = replayer.replay(journal)
+    journals, replayed = tee(_journals(path, program, last))
+    for journal, replay in zip(journals, replayer.replay_all(replayed)):
         rows.append(_row(journal, replay))
         if not as_json and replay.error is not None:
             click.echo(f'"{journal.workflow_id}": {replay.error}', err=True)

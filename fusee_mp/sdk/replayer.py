@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from fusee_mp.payload.sealing import PayloadCodec, Payloads
 from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.journals import Journal
 from fusee_mp.sdk.registry import WorkflowRegistry
-from fusee_mp.sdk.stage import Performance, stage
+from fusee_mp.sdk.stage import Performance, Stage, stage
 
 OF_OTHERS: Final = ("terminated", "timed_out", "reset")
 _ADDRESS: Final = re.compile(r"0x[0-9a-f]+")
@@ -50,12 +50,21 @@ class Replayer:
 
     def replay(self, journal: Journal) -> Replay:
         """Replay one journal, inside or outside of a running event loop. Whatever the code does is in the answer."""
+        (replay,) = self.replay_all((journal,))
+        return replay
+
+    def replay_all(self, journals: Iterable[Journal]) -> Iterator[Replay]:
+        """Replay one after the other, each when its answer is asked for; many together cost less than each by itself."""
+        with stage(self._workflows) as played:
+            for journal in journals:
+                yield self._replay(played, journal)
+
+    def _replay(self, played: Stage, journal: Journal) -> Replay:
         try:
             journal = journal.opened(self._payloads)
         except FuseeError as e:
             return Replay(False, journal.done is not None, e)
-        with stage(self._workflows) as played:
-            performance = played.play(journal.facts)
+        performance = played.play(journal.facts)
         done = journal.done
         error = performance.trouble or (None if done is None else self.difference(journal, done, performance))
         return Replay(error is None, done is not None, error)
