@@ -23,7 +23,6 @@ from fusee_mp.wire.kinds import Kind
 from fusee_mp.wire.stream import Stream
 
 LOG: Final = logging.getLogger("fusee_mp.router")
-_KNOWN: Final = frozenset(Kind)
 
 
 class Desk(Protocol):
@@ -67,8 +66,6 @@ class Session(Stream):
 
     def received(self, frame: Frame) -> None:
         self._unfinished_ms = 0
-        if frame.kind not in _KNOWN:
-            return  # of a later version, which can do without our understanding
         handler = _HANDLERS.get(Kind(frame.kind))
         if handler is None:
             raise ProtocolError(f"a control connection takes no {Kind(frame.kind).name}: connect to a shard for that", kind=frame.kind)

@@ -2,7 +2,8 @@
 #
 # Rule 1: damage ends the connection with a GOODBYE that says why; nothing after it is handled.
 # Rule 2: `lost` is called once, last, whoever ended the connection; after `close` too.
-# Rule 3: a peer that does not read is held to a bound: beyond it the connection is ended, never the memory. What a closed connection
+# Rule 3: a frame of a kind that is unknown here is of a later version, which can do without our understanding: it is passed over.
+# Rule 4: a peer that does not read is held to a bound: beyond it the connection is ended, never the memory. What a closed connection
 #         still has to send gets LINGER_S.
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from fusee_mp.wire.messages import Goodbye, Message, decode, encode
 # More than a few of the largest frames waiting for a peer: it does not read.
 UNSENT_BYTES_MAX: Final = 8 * FRAME_BYTES_MAX
 LINGER_S: Final = 5.0
+_KNOWN: Final = frozenset(Kind)
 
 
 class Stream(asyncio.Protocol):
@@ -110,7 +112,7 @@ class Stream(asyncio.Protocol):
                 if frame.kind == Kind.GOODBYE:
                     goodbye = decode(frame)
                     self._reason = self._reason or (goodbye.reason if isinstance(goodbye, Goodbye) else "")
-                else:
+                elif frame.kind in _KNOWN:
                     self.received(frame)
         except ProtocolError as e:
             self.close(e.message)

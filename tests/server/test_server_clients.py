@@ -243,7 +243,6 @@ def test_what_a_client_may_leave_waiting_is_bounded_and_beyond_it_it_hears_busy(
     (encode_frame(Kind.CALL, b"\xc1", 1, 0), "CALL is malformed"),
     (encode_frame(Kind.CALL, b"\x90", 1, 0), 'field "method" of CALL is malformed'),
     (m.encode(m.Append(1, 1, b"\0\0\0\0"), 1, 0), "a client does not send frames of kind 34"),
-    (encode_frame(200, b"", 1, 0), "a client does not send frames of kind 200"),
 ])
 def test_garbage_after_a_good_greeting_ends_that_connection_and_no_other(tree: Tree, garbage: bytes, says: str) -> None:
     with RawClient(tree.address, 0) as bystander, RawClient(tree.address, 0) as faulty:
