@@ -12,7 +12,7 @@ A record is a MessagePack array whose first element is the kind's tag; the field
 """
 from __future__ import annotations
 
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -522,6 +522,23 @@ encode = _encoder.encode
 """Encode one record. Equal records give equal bytes."""
 decode = _decoder.decode
 """Decode one record. Raises msgspec.DecodeError (a ValueError) that names the field when the bytes are not a record."""
+
+
+decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
+"""Decode attributes. Raises as `decode` does."""
+
+
+def read(data: bytes) -> Record:
+    """Decode one record, and see that the attributes it may have are a JSON object. Raises ValueError that says what is wrong."""
+    try:
+        record = decode(data)
+        if type(record) is Attributes:
+            decode_object(record.values)
+        elif type(record) is Start and record.attributes is not None:
+            decode_object(record.attributes)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as e:
+        raise ValueError(f"{e} (its bytes begin {data[:24].hex()})") from e
+    return record
 
 
 class Message(Struct, array_like=True, gc=False):

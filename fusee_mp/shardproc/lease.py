@@ -4,7 +4,8 @@
 # Rule 2: what a lease accepted is flushed before the next grant is answered: the grant's record follows it in the log.
 # Rule 3: silence ends a lease, but only silence in which this process listened: when its own loop was held up, the time does
 #         not count against the worker, nor does the time in which it did not listen to the worker because the disk was behind.
-# Rule 4: what a holder sends and the disk has not taken is bounded: beyond the bound it is not listened to.
+# Rule 4: what the keeper could not fold is not appended: it would halt the shard for ever, for one worker's fault.
+# Rule 5: what a holder sends and the disk has not taken is bounded: beyond the bound it is not listened to.
 from __future__ import annotations
 
 import asyncio
@@ -12,12 +13,13 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from fusee_mp.bounds import APPENDED_BYTES_MAX
+from fusee_mp.core import records as r
 from fusee_mp.errors import Denied, FuseeError, ProtocolError
 from fusee_mp.security.token import Scope
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame
 from fusee_mp.wire.kinds import Kind
-from fusee_mp.wire.records import are_records
+from fusee_mp.wire.records import unpack_records
 from fusee_mp.wire.stream import Stream
 
 if TYPE_CHECKING:
@@ -96,8 +98,7 @@ class WorkerConnection(Stream):
         if first != lease.appended + 1:
             raise ProtocolError(f"append {first} came where {lease.appended + 1} was due: appends are numbered without gaps")
         records = body[_APPEND.size:]
-        if not count or not are_records(records, count):
-            raise ProtocolError(f"append {first} says that it has {count} records, and its {len(records)} bytes are not that")
+        _check_records(first, count, records)
         host = self._process.host
         try:
             host.append(records, count)
@@ -111,6 +112,17 @@ class WorkerConnection(Stream):
 
     def lost(self, reason: str) -> None:
         self._process.worker_lost(self, reason)
+
+
+def _check_records(first: int, count: int, records: bytes) -> None:
+    """What is in the log must be foldable for ever, so what is not never gets there."""
+    if not count:
+        raise ProtocolError(f"append {first} has no records")
+    for number, record in enumerate(unpack_records(records, count)):
+        try:
+            r.read(record)
+        except ValueError as e:
+            raise ProtocolError(f"record {number} of append {first} cannot be read: {e}. Use the same version on both sides") from e
 
 
 class LivenessWatch:

@@ -25,7 +25,6 @@ from fusee_mp.store.schema import CODES, FINAL, PARKED, PAUSED, QUARANTINED, QUI
 LENGTH: Final = r.LENGTH_BYTES
 # What an outbox entry says when no run of this shard sent it.
 NO_RUN: Final = 0
-_decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Entry(NamedTuple):
@@ -60,14 +59,9 @@ def decode_batch(first_lsn: int, body: bytes) -> list[Entry]:
 
 def _decode(lsn: int, data: bytes) -> Any:
     try:
-        record = r.decode(data)
-        if type(record) is r.Attributes:
-            _decode_object(record.values)
-        elif type(record) is r.Start and record.attributes is not None:
-            _decode_object(record.attributes)
-    except (msgspec.MsgspecError, RecursionError, UnicodeError) as e:
-        raise CannotFold(lsn, f"{e} (its bytes begin {data[:24].hex()})") from e
-    return record
+        return r.read(data)
+    except ValueError as e:
+        raise CannotFold(lsn, str(e)) from e
 
 
 class Row:
@@ -185,7 +179,7 @@ def _start(group: Group, record: r.Start, entry: Entry) -> None:
     row.values = {
         "hash": hash, "id": record.id, "started": record.at, "deadline": record.deadline, "request": record.request,
         "parent": msgspec.json.encode(record.parent).decode() if record.parent else None,
-        "attributes": _plain(_decode_object(record.attributes)) if record.attributes is not None else None,
+        "attributes": _plain(r.decode_object(record.attributes)) if record.attributes is not None else None,
     }
     row.lsn = entry.lsn
     row.lsns.append(entry.lsn)
@@ -287,7 +281,7 @@ def _deleted(group: Group, row: Row, record: r.Deleted, entry: Entry) -> None:
 
 def _attributes(group: Group, row: Row, record: r.Attributes, entry: Entry) -> None:
     old = row.values["attributes"] if "attributes" in row.values else group.attributes_of(row.run)
-    row.values["attributes"] = _plain((_decode_object(old) if old else {}) | _decode_object(record.values))
+    row.values["attributes"] = _plain((r.decode_object(old) if old else {}) | r.decode_object(record.values))
 
 
 def _plain(attributes: dict[str, Any]) -> str:

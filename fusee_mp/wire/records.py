@@ -15,15 +15,6 @@ def pack_records(records: Iterable[bytes]) -> bytes:
     return b"".join([part for record in records for part in (pack(len(record)), record)])
 
 
-def are_records(data: bytes, count: int) -> bool:
-    """Whether `data` is exactly so many records."""
-    at, end, unpack = 0, len(data), _LENGTH.unpack_from
-    while count > 0 and at + 4 <= end:
-        at += 4 + unpack(data, at)[0]
-        count -= 1
-    return at == end and count == 0
-
-
 def unpack_records(data: bytes, count: int) -> list[bytes]:
     """The `count` records that `data` holds. Raises ProtocolError when it holds more, fewer or the part of one."""
     records: list[bytes] = []

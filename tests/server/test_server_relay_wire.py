@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fusee_mp.bounds import APPENDED_BYTES_MAX
-from fusee_mp.core.records import Signal, encode, frame
+from fusee_mp.core.records import Attributes, Signal, encode, frame
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.preface import ConnectionKind, Preface
 from fusee_mp.wire.records import pack_records
@@ -188,10 +188,13 @@ def test_an_append_under_an_old_epoch_is_refused_at_the_door(leases: list[RawLea
 
 @pytest.mark.parametrize(("append", "says"), [
     (m.Append(2, 1, b"\x01\x00\x00\x00x"), "append 2 came where 1 was due"),
-    (m.Append(1, 2, b"\x01\x00\x00\x00x"), "says that it has 2 records"),
-    (m.Append(1, 1, b"\x05\x00\x00\x00x"), "says that it has 1 records"),
-    (m.Append(1, 0, b"\x01\x00\x00\x00x"), "says that it has 0 records"),
-    (m.Append(1, 1, b"\x01\x00\x00\x00xy"), "says that it has 1 records"),
+    (m.Append(1, 2, b"\x01\x00\x00\x00x"), "expected 2 records"),
+    (m.Append(1, 1, b"\x05\x00\x00\x00x"), "expected 1 records"),
+    (m.Append(1, 0, b"\x01\x00\x00\x00x"), "append 1 has no records"),
+    (m.Append(1, 1, b"\x01\x00\x00\x00xy"), "expected 1 records"),
+    (m.Append(1, 1, b"\x01\x00\x00\x00x"), "record 0 of append 1 cannot be read"),
+    (m.Append(1, 1, frame(b"\x92\xcc\xfe\x01")), "record 0 of append 1 cannot be read"),
+    (m.Append(1, 1, frame(encode(Attributes(1, 2, "1", b"[1]")))), "record 0 of append 1 cannot be read"),
     (m.Append(1, 1, b""), "has a first number, a count and records"),
 ])
 def test_an_append_that_is_none_ends_the_lease_and_leaves_the_log_alone(tree: Tree, append: m.Append, says: str) -> None:
