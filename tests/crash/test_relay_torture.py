@@ -107,8 +107,9 @@ def test_whatever_happens_to_workers_every_message_between_shards_counts_once(tm
     broken, late = faults_of_bodies(found, records), late_bodies(found)
     repeated = messages_repeated(runs)
     with capsys.disabled():
-        print(f"faults: {', '.join(f'{kind} {count}' for kind, count in sorted(faults.items()))}; leases {len({(body.shard, body.epoch) for body in found})}; children {COUNT}; signals {COUNT};", end=" ")
-        print(f"bodies {len(found)} of {len(records)} recorded attempts; wrong results {len(load.wrong)}; faults of bodies {len(broken)};", end=" ")
+        print(f"faults: {', '.join(f'{kind} {count}' for kind, count in sorted(faults.items()))};", end=" ")
+        print(f"leases {len({(body.shard, body.epoch) for body in found})}; children {COUNT}; signals {COUNT};", end=" ")
+        print(f"bodies {len(found)} of {len(records)} recorded attempts; faults of bodies {len(broken)}; wrong results {len(load.wrong)};", end=" ")
         print(f"repeated messages {len(repeated)}; bodies seen after the next lease began {len(late)}; slowest run {slowest(runs):.1f} s")
     assert len(records) > 3 * COUNT and sum(faults.values()) > DURATION_S / FAULT_EVERY_S / 4, "this was too little to show anything"
     assert not (load.wrong or broken or repeated), (load.wrong[:5], broken[:5], repeated[:5])

@@ -54,7 +54,7 @@ def test_a_hello_is_welcomed_and_followed_by_distinct_shards(tree: Tree) -> None
     for number, session in enumerate(sessions):
         welcome = session.ask(m.Hello(f"one-{number}", "1", [], 1, 0xFFFF_FFFF), m.Welcome)
         assert (welcome.shards, welcome.ping_ms, welcome.revoke_ms) == (3, 1_000, 120_000)
-        assert welcome.features == 0  # granted are those that are known: so far every feature is unconditional, the relay (A18) too
+        assert welcome.features == 0  # granted are those that are known, and so far every feature is unconditional
         assigned += session.expect(m.Assign)[1].shards
     assert sorted(assigned) == [0, 1, 2]
     for session in sessions:
@@ -68,6 +68,15 @@ def test_a_relayed_message_arrives_as_it_was_sent(leases: list[RawLease]) -> Non
     to, source, epoch, first, entries = b.delivered()
     assert (to, source, epoch, first) == (1, 0, a.epoch, 5)
     assert entries == pack_records((NOTE, b"", b"\x00\xff" * 1000))
+
+
+def test_the_relay_is_there_for_a_worker_that_offers_no_feature(tree: Tree) -> None:
+    """A18: who may lease may relay."""
+    with Raw(tree.address, Preface(ConnectionKind.CONTROL)) as session:
+        assert session.ask(m.Hello("raw-0", "1", [], 1, 0), m.Welcome).features == 0
+        with lease(tree, session.expect(m.Assign)[1].shards[0], "raw-0") as held:
+            held.relay(held.shard, 1, NOTE)
+            assert held.delivered()[:4] == (held.shard, held.shard, held.epoch, 1)
 
 
 def test_a_message_to_the_own_shard_comes_back_through_the_server(leases: list[RawLease]) -> None:
