@@ -28,6 +28,7 @@ from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.describe import detail_of, status_of
 from fusee_mp.sdk.handles import Changes
 from fusee_mp.sdk.handling import update_id_of, updated
+from fusee_mp.sdk.here_only import HereOnly
 from fusee_mp.sdk.limit import Limit, LimitStatus
 from fusee_mp.sdk.run import Run
 from fusee_mp.sdk.target import ANY, changed, encoded_attributes, target
@@ -40,7 +41,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
-class Methods(TimedMethods):
+class Methods(HereOnly, TimedMethods):
     """What can be asked of workflows, from anywhere."""
 
     def __init__(self, payloads: Payloads = PLAIN) -> None:

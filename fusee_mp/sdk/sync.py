@@ -27,6 +27,7 @@ from fusee_mp.sdk.config import Config
 from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.engine import Engine
 from fusee_mp.sdk.handles import Asks, Changes, Sends
+from fusee_mp.sdk.here_only import HereOnly
 from fusee_mp.sdk.limit import Limit, LimitStatus
 from fusee_mp.sdk.methods import Methods
 from fusee_mp.sdk.run import Run
@@ -204,7 +205,7 @@ class SyncRun(Generic[R_co]):
         self._thread.call(lambda: self._run.resume(request_id=request_id))
 
 
-class SyncMethods(SyncTimed[M]):
+class SyncMethods(HereOnly, SyncTimed[M]):
     """What SyncEngine and SyncClient share: the methods of `Methods`, each blocking until there is an answer."""
 
     def __init__(self, thread: LoopThread, home: M) -> None:

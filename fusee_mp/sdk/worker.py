@@ -32,6 +32,7 @@ from fusee_mp.sdk.config import turn_timeout_ms
 from fusee_mp.sdk.connection import Connection, connect
 from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.engine import clock_ms
+from fusee_mp.sdk.here_only import HereOnly
 from fusee_mp.sdk.registry import WorkflowRegistry
 from fusee_mp.sdk.remote_home import RemoteHome
 from fusee_mp.store.results import State
@@ -82,7 +83,7 @@ class Session(Connection):
             self.ended.set_result(reason)
 
 
-class Worker:
+class Worker(HereOnly):
     """Leases shards and runs their workflows. Made by `connect`.
 
     `held` are the shards it has now, ascending. `engine` has every method of an engine, for the whole server.
