@@ -75,6 +75,17 @@ def test_a_signal_stops_it_in_order(tmp_path: Path, number: signal.Signals) -> N
     until(lambda: not any(process.is_running() for process in family))
 
 
+@pytest.mark.parametrize("processes", [1, 2, 4, 6])
+def test_ctrl_c_while_it_starts_ends_it_and_whatever_it_had_started(tmp_path: Path, processes: int) -> None:
+    """G18: at the moment at which so many processes are there."""
+    server = Running("serve", str(tmp_path / "data"), "--listen=127.0.0.1:0", "--shards=2")
+    family = until(lambda: len(found := psutil.Process(server.pid).children(recursive=True)) >= processes and found)
+    assert family
+    server.process.send_signal(signal.SIGINT)
+    assert server.end().code == 0
+    until(lambda: not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family))
+
+
 def test_what_was_started_is_there_after_a_restart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for is_first in (True, False):
         with serving(tmp_path / "data") as (server, address), running("worker", "orders", f"--address={address}") as worker:

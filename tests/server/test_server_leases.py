@@ -147,6 +147,7 @@ async def test_a_worker_that_leaves_hands_its_shards_back_and_a_standby_goes_on(
 
 @asynchronous
 async def test_a_worker_killed_in_mid_work_is_followed_by_a_standby_at_once(patient: Tree, tmp_path: Path) -> None:
+    """G12: it never comes back."""
     path = tmp_path / "effects"
     async with Client.connect(patient.address) as client:
         with WorkerProcess(patient.address, "killed", path).holds() as killed, WorkerProcess(patient.address, "heir", path):
@@ -154,6 +155,22 @@ async def test_a_worker_killed_in_mid_work_is_followed_by_a_standby_at_once(pati
             await until(lambda: len(effects(path)) > 100)
             killed.signal(signal.SIGKILL)
             assert [await run.result() for run in runs] == [sum(range(50))] * 20
+    one_input_per_key(effects(path))
+
+
+@asynchronous
+async def test_a_killed_worker_that_is_started_again_under_its_name_goes_on_at_once(patient: Tree, tmp_path: Path) -> None:
+    """G12: again and again, before anybody could have missed it."""
+    path = tmp_path / "effects"
+    async with Client.connect(patient.address) as client:
+        counting = [asyncio.create_task(client.execute("counter", None, 50)) for _ in range(20)]
+        for _ in range(2):
+            before = len(effects(path))
+            with WorkerProcess(patient.address, "again", path).holds() as worker:
+                await until(lambda before=before: len(effects(path)) > before + 50)  # type: ignore[misc]
+                worker.signal(signal.SIGKILL)
+        with WorkerProcess(patient.address, "again", path).holds():
+            assert await asyncio.gather(*counting) == [sum(range(50))] * 20
     one_input_per_key(effects(path))
 
 

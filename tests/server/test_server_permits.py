@@ -1,4 +1,4 @@
-"""Permits of step limits, when the process that keeps the table of a limit dies and the steps that hold them go on."""
+"""Permits of step limits between workers and tables: what is said, what is kept, and what a table that is started again knows."""
 from __future__ import annotations
 
 import asyncio
@@ -9,6 +9,13 @@ import pytest
 
 from fusee_mp import Client, Ctx, Limit, Worker, shard_of, workflow
 from fusee_mp.bounds import PERMIT_LEASE_MS
+from fusee_mp.core.permits import Granted, LimitSpec
+from fusee_mp.core.waitqueue import DEFAULT, Priority
+from fusee_mp.sdk.remote_limits import RemoteLimits
+from fusee_mp.shardproc.limits import LimitTable
+from fusee_mp.wire import messages as m
+from fusee_mp.wire.frames import decode_frame, encode_frame
+from fusee_mp.wire.kinds import Kind
 from tests.server.loopback import asynchronous, id_on, until
 from tests.server.tree import Tree, serving
 
@@ -76,3 +83,33 @@ async def unused(client: Client) -> bool:
 
 async def waiting(client: Client, count: int) -> bool:
     return await client.limit_waiting(LIMIT) == count
+
+
+def test_a_table_that_is_opened_again_knows_what_was_defined_and_nothing_that_was_granted(tmp_path: Path) -> None:
+    """E16, E17"""
+    table = LimitTable(tmp_path)
+    table.define(LIMIT, LimitSpec(1))
+    assert table.permits.acquire(LIMIT, 1, 1, now_ms=0) == Granted(1)
+    again = LimitTable(tmp_path)
+    assert again.permits.spec(LIMIT) == LimitSpec(1) and again.permits.in_use(LIMIT, 0) == 0
+    assert again.permits.acquire(LIMIT, 2, 1, now_ms=0) == Granted(1)
+    assert LimitTable(tmp_path / "new").permits.names() == []
+
+
+@asynchronous
+async def test_a_priority_goes_with_the_ask_alone_and_is_the_default_where_it_is_absent() -> None:
+    """E22"""
+    said: list[m.PermitSay] = []
+    limits = RemoteLimits(asyncio.get_running_loop(), SHARDS, lambda say, home: said.append(say))
+    first = limits.ask(LIMIT, Priority(5, "big", 2), lambda: None, lambda: None)
+    limits.answered(m.PermitAnswer("granted", LIMIT, first))
+    limits.ask(LIMIT, DEFAULT, lambda: None, lambda: None)
+    await until(lambda: any(say.what == "renew" for say in said))
+    limits.release(first)
+    limits.close()
+    assert said[0] == m.PermitSay("ask", LIMIT, first, 5, "big", 2)
+    others = said[1:]
+    assert {say.what for say in others} == {"ask", "renew", "release"}
+    assert {Priority(say.level, say.fairness, say.weight) for say in others} == {DEFAULT}
+    short = m.decode(decode_frame(encode_frame(Kind.PERMIT_SAY, b"\x93\xa3ask\xa3one\x07")))
+    assert short == m.PermitSay("ask", "one", 7)
