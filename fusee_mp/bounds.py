@@ -25,6 +25,12 @@ CALLS_WAITING_MAX = 10_000
 CALLS_WAITING_BYTES_MAX = 64 * MIB
 # Questions to one keeper that are under way for clients.
 READS_WAITING_MAX = 1_000
+# What one connection may have of these, so that one client leaves room for the others.
+CALLS_OF_ONE_MAX = 8_000
+CALLS_OF_ONE_BYTES_MAX = 48 * MIB
+READS_OF_ONE_MAX = 800
+# Of one connection's questions so many are with the keeper, or have an answer in memory that the connection does not take.
+READS_AT_ONCE = 4
 # Appended and not written yet: beyond this the holder is not listened to until the disk has caught up.
 APPENDED_BYTES_MAX = 32 * MIB
 # How long a request's ID is known after its run was deleted, or after its end where journals are not kept: clients repeat within minutes.
@@ -56,6 +62,8 @@ SEGMENT_BYTES_MIN = 32 * MIB
 SHARDS_MAX = 1024
 
 assert PAYLOAD_BYTES_MAX < RECORD_BYTES_MAX < FRAME_BYTES_MAX < BATCH_BYTES_MAX
+assert CALLS_OF_ONE_MAX < CALLS_WAITING_MAX and READS_AT_ONCE < READS_OF_ONE_MAX < READS_WAITING_MAX
+assert ANSWER_BYTES_MAX < CALLS_OF_ONE_BYTES_MAX < CALLS_WAITING_BYTES_MAX
 assert APPENDED_BYTES_MAX >= 2 * BATCH_BYTES_MAX
 assert BATCH_BYTES_MAX + 64 * KIB <= SEGMENT_BYTES_MIN <= SEGMENT_BYTES_DEFAULT
 

@@ -2,8 +2,10 @@
 #
 # Rule 1: a call stays here until it is answered or nobody waits for it. At each grant the unanswered ones go to the new holder,
 #         marked as repeats, since the old one may have carried them out.
-# Rule 2: what waits is bounded in number and in bytes; beyond it a caller hears Busy, and nothing of its call was recorded.
+# Rule 2: what waits is bounded in number and in bytes, of all and of each connection; beyond it a caller hears Busy, and nothing of its
+#         call was recorded.
 # Rule 3: what the store can answer (reads, the result of a finished run) needs no worker.
+# Rule 4: whoever does not take its answers has few questions with the keeper. The others wait here, and cost no memory of an answer.
 from __future__ import annotations
 
 import asyncio
@@ -16,10 +18,14 @@ import msgspec
 
 from fusee_mp.bounds import (
     ANSWER_BYTES_MAX,
+    CALLS_OF_ONE_BYTES_MAX,
+    CALLS_OF_ONE_MAX,
     CALLS_WAITING_BYTES_MAX,
     CALLS_WAITING_MAX,
     FAILURE_BYTES_MAX,
     FRAME_BYTES_MAX,
+    READS_AT_ONCE,
+    READS_OF_ONE_MAX,
     READS_WAITING_MAX,
 )
 from fusee_mp.core.calls import LimitCall, LimitRow, LimitState, Outcome, decode_call
@@ -72,6 +78,29 @@ class Pending:
         self.answer(m.encode(m.error_message(error), self.request, self.shard))
 
 
+class Share:
+    """What waits: of all, or of one connection (of another shard process: what comes from there)."""
+
+    __slots__ = ("calls", "bytes", "reads", "turn")
+
+    def __init__(self) -> None:
+        self.calls = self.bytes = self.reads = 0
+        self.turn = asyncio.Semaphore(READS_AT_ONCE)
+
+    def add(self, pending: Pending, sign: int = 1) -> None:
+        self.calls += sign
+        self.bytes += sign * len(pending.call.args)
+        self.reads += sign * (pending.call.method in CLIENT_READS)
+
+    def lacks_room(self, call: m.Call, calls: int, size: int, reads: int) -> str:
+        """What stands in the way of a further call, if anything does."""
+        if call.method in CLIENT_READS and self.reads >= reads:
+            return f"{self.reads} questions for its store"
+        if self.calls >= calls or self.bytes + len(call.args) > size:
+            return f"{self.calls} calls of {self.bytes} bytes"
+        return ""
+
+
 class ClientCalls:
     """The calls on one shard."""
 
@@ -80,7 +109,8 @@ class ClientCalls:
         self._ids = itertools.count(1)
         self._pending: dict[int, Pending] = {}
         self._by_asker: dict[tuple[object, int], int] = {}
-        self._bytes = self._reads = 0
+        self._all = Share()
+        self._of: dict[object, Share] = {}
         self._unlooked: deque[int] = deque()  # calls whose answer the store may have, while nobody holds the shard
         self._looking: asyncio.Task[None] | None = None
 
@@ -92,7 +122,7 @@ class ClientCalls:
         call = m.decode(frame)
         assert isinstance(call, m.Call)
         pending = Pending(answer, frame, owner, call)
-        refusal = self._refusal(call)
+        refusal = self._refusal(call, owner)
         if refusal is not None:
             pending.fail(refusal)
             return
@@ -101,27 +131,27 @@ class ClientCalls:
             return
         id = self._keep(pending)
         if call.method in CLIENT_READS:
-            self._reads += 1
             pending.reading = self._process.spawn(self._read(id, pending))
         elif self._process.lease is not None:
             self._forward(id, pending, call.repeat)
         elif call.method in _WAITS:
             self._look([id])
 
-    def _refusal(self, call: m.Call) -> FuseeError | None:
+    def _refusal(self, call: m.Call, owner: object) -> FuseeError | None:
         shard = self._process.shard
         if call.method in _STARTS and (why := self._process.host.refusal):
             return StorageFull(f"shard {shard} starts nothing new: {why}")
-        if call.method in CLIENT_READS and self._reads >= READS_WAITING_MAX:
-            return Busy(f"shard {shard} has {self._reads} questions waiting for its store: try again later")
         if (size := len(call.args)) > (most := self._bytes_max(call.method)):
             return PayloadError(
                 f'the call "{call.method}" has {size:,} bytes, over {most:,}, which is more than this server takes as payloads'
                 f" ({self._process.options.payload_bytes_max:,} bytes each). Keep large values elsewhere and send their address", size=size)
-        if len(self._pending) >= CALLS_WAITING_MAX or self._bytes + len(call.args) > CALLS_WAITING_BYTES_MAX:
+        if full := self._all.lacks_room(call, CALLS_WAITING_MAX, CALLS_WAITING_BYTES_MAX, READS_WAITING_MAX):
+            return Busy(f"shard {shard} has {full} waiting. Nothing of this one was recorded: try later")
+        own = self._of.get(owner)
+        if own is not None and (full := own.lacks_room(call, CALLS_OF_ONE_MAX, CALLS_OF_ONE_BYTES_MAX, READS_OF_ONE_MAX)):
             return Busy(
-                f"shard {shard} has {len(self._pending)} calls of {self._bytes} bytes waiting. Nothing of this one was recorded: try later"
-            )
+                f"shard {shard} has {full} waiting for this one connection, which is all that one connection may have. Nothing of this one"
+                " was recorded: wait for answers before you send more")
         return None
 
     def _bytes_max(self, method: str) -> int:
@@ -135,17 +165,20 @@ class ClientCalls:
         id = next(self._ids)
         self._pending[id] = pending
         self._by_asker[pending.owner, pending.request] = id
-        self._bytes += len(pending.call.args)
+        self._all.add(pending)
+        self._of.setdefault(pending.owner, Share()).add(pending)
         return id
 
     def _done(self, id: int) -> Pending | None:
         """Take a call out, if nobody has."""
         pending = self._pending.pop(id, None)
         if pending is not None:
-            self._bytes -= len(pending.call.args)
             self._by_asker.pop((pending.owner, pending.request), None)
-            if pending.reading is not None:
-                self._reads -= 1
+            self._all.add(pending, -1)
+            own = self._of[pending.owner]
+            own.add(pending, -1)
+            if not own.calls:
+                del self._of[pending.owner]
         return pending
 
     def _limit(self, pending: Pending) -> None:
@@ -223,20 +256,25 @@ class ClientCalls:
     # The keeper.
 
     async def _read(self, id: int, pending: Pending) -> None:
-        host = self._process.host
         try:
-            value = await host.read_bytes(pending.call.method, pending.call.args, host.durable_lsn, READ_TIMEOUT_S)
-            if len(value) > ANSWER_BYTES_MAX:
-                method = pending.call.method
-                raise Rejected(f'the answer to "{method}" has {len(value)} bytes, over {ANSWER_BYTES_MAX}: ask for less at once')
-            for frame in m.encode_answer(m.Reply, value, pending.request, pending.shard):
-                if isinstance(pending.owner, Stream):
-                    await pending.owner.room()
-                pending.answer(frame)
+            async with self._of[pending.owner].turn:
+                await self._answer_from_store(pending)
         except FuseeError as e:
             pending.fail(e)
         finally:
             self._done(id)
+
+    async def _answer_from_store(self, pending: Pending) -> None:
+        host, asker, method = self._process.host, pending.owner, pending.call.method
+        if isinstance(asker, Stream):
+            await asker.room()
+        value = await host.read_bytes(method, pending.call.args, host.durable_lsn, READ_TIMEOUT_S)
+        if len(value) > ANSWER_BYTES_MAX:
+            raise Rejected(f'the answer to "{method}" has {len(value)} bytes, over {ANSWER_BYTES_MAX}: ask for less at once')
+        for frame in m.encode_answer(m.Reply, value, pending.request, pending.shard):
+            if isinstance(asker, Stream):
+                await asker.room()
+            pending.answer(frame)
 
     def _look(self, ids: list[int]) -> None:
         self._unlooked.extend(ids)

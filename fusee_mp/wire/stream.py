@@ -3,8 +3,8 @@
 # Rule 1: damage ends the connection with a GOODBYE that says why; nothing after it is handled.
 # Rule 2: `lost` is called once, last, whoever ended the connection; after `close` too.
 # Rule 3: a frame of a kind that is unknown here is of a later version, which can do without our understanding: it is passed over.
-# Rule 4: a peer that does not read is held to a bound: beyond it the connection is ended, never the memory. What a closed connection
-#         still has to send gets LINGER_S.
+# Rule 4: a peer that does not read is held to a bound: beyond it the connection is ended, never the memory. So is one that takes nothing
+#         for STALLED_S while somebody waits for room. What a closed connection still has to send gets LINGER_S.
 from __future__ import annotations
 
 import asyncio
@@ -20,6 +20,7 @@ from fusee_mp.wire.messages import Goodbye, Message, decode, encode
 UNSENT_BYTES_MAX: Final = 8 * FRAME_BYTES_MAX
 LINGER_S: Final = 5.0
 _KNOWN: Final = frozenset(Kind)
+STALLED_S: Final = 30.0
 
 
 class Stream(asyncio.Protocol):
@@ -63,8 +64,17 @@ class Stream(asyncio.Protocol):
 
     async def room(self) -> None:
         """Return when little waits for the peer, or the connection is gone: between the parts of something long."""
-        if self._room is not None and self.is_open:
-            await self._room.wait()
+        while self._room is not None and self._transport is not None and self.is_open:
+            unsent = self._transport.get_write_buffer_size()
+            try:
+                async with asyncio.timeout(STALLED_S):
+                    await self._room.wait()
+            except TimeoutError:
+                self._give_up_stalled(unsent)
+
+    def _give_up_stalled(self, unsent: int) -> None:
+        if self._transport is not None and self._transport.get_write_buffer_size() >= unsent:
+            self.abort(f"the peer does not read: it took nothing of {unsent} bytes for {STALLED_S:.0f} s")
 
     def hold_back(self) -> None:
         """Listen no more, until `go_on`: the peer sends faster than can be handled. What was read already is still handled."""

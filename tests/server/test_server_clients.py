@@ -219,20 +219,26 @@ def test_a_call_on_another_shard_than_the_connections_is_forwarded_and_answered(
 
 
 def test_what_a_client_may_leave_waiting_is_bounded_and_beyond_it_it_hears_busy(tree: Tree) -> None:
-    with RawClient(tree.address, 1) as raw:
-        args = encode_call(ResultCall(id_on(1, SHARDS, "never")))
-        call = m.Call("result", args)
-        frames = b"".join(m.encode(call, request, 1) for request in range(1, bounds.CALLS_WAITING_MAX + 3))
-        raw.sock.sendall(frames)
-        busy = [raw.expect(m.Error) for _ in range(2)]
-        assert [frame.request for frame, _ in busy] == [bounds.CALLS_WAITING_MAX + 1, bounds.CALLS_WAITING_MAX + 2]
-        assert all(error.code == "busy" and "Nothing of this one was recorded" in error.message for _, error in busy)
+    call = m.Call("result", encode_call(ResultCall(id_on(1, SHARDS, "never"))))
+    with RawClient(tree.address, 1) as raw, RawClient(tree.address, 1) as other:
+        assert busy(raw, call, bounds.CALLS_OF_ONE_MAX).endswith("wait for answers before you send more")
+        assert other.ask(m.Call("count", b"\x90"), m.Reply, request=99_999, shard=1)  # there is room for others
         raw.send(m.Cancel(), 1, 1)
-        raw.send(call, 1, 1)  # there is room again
-        raw.send(m.Call("count", b"\x90"), bounds.CALLS_WAITING_MAX + 3, 1)
+        raw.send(call, 1, 1)  # and again for this one
+        raw.send(m.Call("count", b"\x90"), bounds.CALLS_OF_ONE_MAX + 3, 1)
         assert raw.expect(m.Error)[1].code == "busy"
+        assert busy(other, call, bounds.CALLS_WAITING_MAX - bounds.CALLS_OF_ONE_MAX).endswith("try later")
     with RawClient(tree.address, 1) as after:  # what it left behind has gone with it
         assert after.ask(m.Call("count", b"\x90"), m.Reply, shard=1)
+
+
+def busy(raw: RawClient, call: m.Call, most: int) -> str:
+    """Why the two calls after so many are refused."""
+    raw.sock.sendall(b"".join(m.encode(call, request, 1) for request in range(1, most + 3)))
+    refused = [raw.expect(m.Error) for _ in range(2)]
+    assert [frame.request for frame, _ in refused] == [most + 1, most + 2]
+    assert all(error.code == "busy" and "Nothing of this one was recorded" in error.message for _, error in refused)
+    return refused[0][1].message
 
 
 @pytest.mark.parametrize(("garbage", "says"), [
