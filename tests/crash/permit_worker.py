@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from fusee_mp import Ctx, Worker, current_step, workflow
 from tests.server.flows import boot_time

@@ -21,6 +21,7 @@ class Harried:
     def __init__(self, name: str, proxy: Proxy, path: Path, program: str) -> None:
         self._name, self._proxy, self._path, self._program = name, proxy, path, program
         self.killed_at: dict[int, float] = {}
+        self.thawed: list[tuple[int, float]] = []
         self.process = self._start()
 
     def _start(self) -> WorkerProcess:
@@ -40,11 +41,13 @@ class Harried:
 
     async def freeze(self, for_s: float) -> None:
         """SIGSTOP, and SIGCONT after a while that its lease may or may not outlast."""
-        self.process.signal(signal.SIGSTOP)
+        process = self.process
+        process.signal(signal.SIGSTOP)
         try:
             await asyncio.sleep(for_s)
         finally:
-            self.process.signal(signal.SIGCONT)
+            self.thawed.append((process.pid, boot_time()))
+            process.signal(signal.SIGCONT)
 
     async def cut(self, for_s: float) -> None:
         """Every connection of it is reset."""

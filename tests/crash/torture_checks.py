@@ -4,19 +4,21 @@ A body whose worker lost the shard may have been begun without leaving a record;
 1. Of the bodies of one attempt each began under a lease of its own. No lease begins one twice.
 2. The last of them began under the lease under which the attempt was recorded: none began after its record.
 3. What was recorded had a body, and what had a body was recorded.
-4. Bodies of a shard begin in the order of the leases: whoever lost it begins none. One may be on its way into its body as its process is
-   frozen, and is then seen late.
+4. Bodies of a shard begin in the order of the leases: whoever lost it begins none. A process may be frozen on its way into a body, which
+   is then seen when it thaws: one body, of the one process, once for each time that it was frozen.
 """
 from __future__ import annotations
 
 import bisect
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import pairwise
+from typing import Final
 
 from fusee_mp import RunDetail
 from tests.crash.torture_worker import Body
 
+# From SIGCONT until a process runs, on a busy machine.
+AWAKE_S: Final = 1.0
 # (key, attempt)
 Attempt = tuple[str, int]
 
@@ -63,9 +65,25 @@ def faults_of_bodies(bodies: list[Body], records: dict[Attempt, int]) -> list[st
     return faults
 
 
-def late_bodies(bodies: list[Body]) -> list[tuple[Body, Body]]:
-    """Where rule 4 is broken: a body of a newer lease, and the older one's that came after it."""
-    of_shard: dict[int, list[Body]] = defaultdict(list)
+def late_bodies(bodies: list[Body]) -> list[Body]:
+    """Those that were seen after one of a newer lease of their shard, in the order of time."""
+    newest: dict[int, int] = {}
+    late = []
     for body in sorted(bodies, key=lambda body: body.at):
-        of_shard[body.shard].append(body)
-    return [(one, next) for begun in of_shard.values() for one, next in pairwise(begun) if next.epoch < one.epoch]
+        if body.epoch < newest.setdefault(body.shard, body.epoch):
+            late.append(body)
+        newest[body.shard] = max(newest[body.shard], body.epoch)
+    return late
+
+
+def unexcused(late: list[Body], thaws: list[tuple[int, float]]) -> list[Body]:
+    """Where rule 4 is broken: the late ones but for the first of a process after it was thawed, at the times given for it."""
+    left = sorted(thaws, key=lambda thaw: thaw[1])
+    broken = []
+    for body in late:
+        excuses = [thaw for thaw in left if thaw[0] == body.pid and thaw[1] <= body.at <= thaw[1] + AWAKE_S]
+        if excuses:
+            left.remove(excuses[-1])
+        else:
+            broken.append(body)
+    return broken

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from fusee_mp.wire.frames import Frame
 from fusee_mp.wire import stream as stream_module
+from fusee_mp.wire.frames import Frame
 from fusee_mp.wire.messages import Ping
 from fusee_mp.wire.stream import Stream
 
