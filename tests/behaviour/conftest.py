@@ -14,8 +14,9 @@ Scenario = Callable[[Any], Coroutine[Any, Any, Any]]
 Scene = Callable[..., Any]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def no_server_stays(nothing_is_left_behind: None) -> Iterator[None]:
+@pytest.fixture(scope="module", autouse=True)
+def no_server_stays() -> Iterator[None]:
+    """Tests of other modules count the processes below this one."""
     yield
     LENT.close()
 
