@@ -89,7 +89,8 @@ class Killer:
 
     def __init__(self, tree: Tree, path: Path, draw: random.Random) -> None:
         self._tree, self._path, self._draw = tree, path, draw
-        self.workers = [WorkerProcess(tree.address, f"w{number}", path, max_shards=2) for number in range(2)]
+        self._addresses = tree.address, f"unix:{tree.directory.parent / 's'}"  # one over TCP, one over rings
+        self.workers = [WorkerProcess(address, f"w{number}", path, max_shards=2) for number, address in enumerate(self._addresses)]
         self.killed: Counter[str] = Counter()
         self._shard_kills: dict[int, deque[float]] = {shard: deque(maxlen=SHARD_KILLS_MAX) for shard in range(SHARDS)}
 
@@ -127,7 +128,7 @@ class Killer:
         for number, old in enumerate(self.workers):
             if old.process.poll() is not None:
                 old.close()
-                self.workers[number] = WorkerProcess(self._tree.address, old.name, self._path, max_shards=2)
+                self.workers[number] = WorkerProcess(self._addresses[number], old.name, self._path, max_shards=2)
 
 
 def test_whatever_is_killed_nothing_acknowledged_is_lost_or_done_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +136,7 @@ def test_whatever_is_killed_nothing_acknowledged_is_lost_or_done_twice(tmp_path:
     with capsys.disabled():
         print(f"\nseed {seed}")
     path = tmp_path / "effects"
-    with serving(tmp_path / "data", shards=SHARDS) as tree:
+    with serving(tmp_path / "data", shards=SHARDS, unix=str(tmp_path / "s")) as tree:
         killer = Killer(tree, path, random.Random(seed))
         try:
             seen, found = asyncio.run(run_all(tree, killer, random.Random(seed + 1)))
