@@ -13,12 +13,12 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from behaviour_places import Place, run, until
 
 from fusee_mp import Cancelled, Ctx, PayloadError, Rejected, Retry, current_step, step, workflow
 from fusee_mp.bounds import PAYLOAD_BYTES_MAX
+from tests.processes import is_alive
 
 ROOT = Path(__file__).parents[2]
 
@@ -132,10 +132,6 @@ def pid_in(path: Path) -> int:
     return int(path.read_text() or 0) if path.exists() else 0
 
 
-def is_gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
 def test_values_and_exceptions_come_back_as_they_are() -> None:
     async def main() -> None:
         async with Place(None).engine([halves]) as engine:
@@ -167,7 +163,7 @@ def test_a_stuck_body_is_killed_when_its_time_is_up_and_the_next_one_runs(tmp_pa
     async def main() -> None:
         async with Place(None).engine([stuck, halves]) as engine:
             assert "longer than its timeout of 1 s" in await engine.execute(stuck, "s", str(tmp_path / "pid"))
-            await until(lambda: is_gone(pid_in(tmp_path / "pid")))
+            await until(lambda: not is_alive(pid_in(tmp_path / "pid")))
             assert await engine.execute(halves, "h", 2) == 1
 
     run(main())
@@ -181,9 +177,9 @@ def test_cancelling_kills_that_process_and_no_other(tmp_path: Path) -> None:
             await one.cancel()
             with pytest.raises(Cancelled):
                 await one.result()
-            await until(lambda: is_gone(pid_in(tmp_path / "one")))
-            assert not is_gone(pid_in(tmp_path / "two"))
-        assert is_gone(pid_in(tmp_path / "two"))  # closing the engine leaves none
+            await until(lambda: not is_alive(pid_in(tmp_path / "one")))
+            assert is_alive(pid_in(tmp_path / "two"))
+        assert not is_alive(pid_in(tmp_path / "two"))  # closing the engine leaves none
 
     run(main())
 
@@ -250,7 +246,7 @@ def test_no_process_outlives_an_engine_that_is_killed_and_functions_of_a_script_
     finally:
         program.kill()
         program.wait()
-    while not is_gone(pid_in(pid_file)):
+    while is_alive(pid_in(pid_file)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

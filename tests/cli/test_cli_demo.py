@@ -21,6 +21,7 @@ from fusee_mp.cli.demonstration.show import Show, bar
 from fusee_mp.sdk.client import Client
 from fusee_mp.sdk.types import JournalRecord, RunDetail
 from tests.cli.harness import Running, until
+from tests.processes import is_alive
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -46,7 +47,7 @@ def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path) -> None:
     assert len(family) > 5
     demo.process.send_signal(signal.SIGINT)
     assert demo.end().code == 130
-    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family)
+    assert not any(map(is_alive, family))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -57,7 +58,7 @@ def test_its_processes_do_not_outlive_it_when_it_is_killed(tmp_path: Path) -> No
     family = psutil.Process(demo.pid).children(recursive=True)
     demo.process.kill()
     demo.end()
-    until(lambda: not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family))
+    until(lambda: not any(map(is_alive, family)))
 
 
 # The proof, on a story that is made up.

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.cli.harness import PATIENCE_S, ROOT, Cli, Running, running, serving, until
+from tests.processes import is_alive
 
 
 def test_one_ready_line_names_the_bound_addresses(tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_a_signal_stops_it_in_order(tmp_path: Path, number: signal.Signals) -> N
         family = psutil.Process(server.pid).children(recursive=True)
         server.process.send_signal(number)
         assert server.end().code == 0
-    until(lambda: not any(process.is_running() for process in family))
+    until(lambda: not any(map(is_alive, family)))
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4, 6])
@@ -117,7 +118,7 @@ time.sleep(600)
     parent.kill()
     parent.wait(PATIENCE_S)
     parent.stdout.close()
-    until(lambda: not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family))
+    until(lambda: not any(map(is_alive, family)))
 
 
 def test_a_parent_that_is_gone_already_is_noticed(tmp_path: Path) -> None:

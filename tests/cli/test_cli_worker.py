@@ -15,6 +15,7 @@ import pytest
 
 from fusee_mp.cli.modules import load
 from tests.cli.harness import PATIENCE_S, Answer, Cli, Running, running, serving, until
+from tests.processes import is_alive
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_two_processes_share_the_shards_evenly_and_end_with_their_supervisor(ser
         assert sorted(map(len, holders(offline, server))) == [1, 2]
         workers = worker_processes(supervisor)
         assert supervisor.stop().code == 0
-    assert not any(process.is_running() for process in workers)
+    assert not any(map(is_alive, workers))
 
 
 def test_a_worker_process_that_dies_is_started_again(server: str, offline: Cli) -> None:
@@ -53,7 +54,7 @@ def test_a_worker_process_that_dies_is_started_again(server: str, offline: Cli) 
         victim, other = worker_processes(supervisor)
         victim.kill()
         supervisor.line()
-        assert other.is_running()
+        assert is_alive(other)
         assert victim not in worker_processes(supervisor)
         assert sorted(map(len, holders(offline, server))) == [1, 2]
         assert offline("run", "where", "--address", server, "--timeout=20s").code == 0
@@ -66,7 +67,7 @@ def test_no_worker_process_outlives_a_supervisor_that_is_killed(server: str) -> 
         workers = worker_processes(supervisor)
         supervisor.process.kill()
         supervisor.end()
-    until(lambda: not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in workers))
+    until(lambda: not any(map(is_alive, workers)))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -65,10 +65,11 @@ async def open_shard(directory: Path, **options: Any) -> AsyncIterator[Shard]:
             await log.close()
     finally:
         await keeper.close(checkpoint=False)
-        assert not is_alive(keeper.pid)
+        assert not exists(keeper.pid)
 
 
-def is_alive(pid: int) -> bool:
+def exists(pid: int) -> bool:
+    """Be it as a zombie: its owner has not reaped it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from keeper_shard import OPTIONS, Shard, in_loop, is_alive, open_shard, until
+from keeper_shard import OPTIONS, Shard, exists, in_loop, open_shard, until
 from store_records import contents, folded, history, quiet, start, step
 
 from fusee_mp.core import records as r
@@ -24,6 +24,7 @@ from fusee_mp.log import Log, Position
 from fusee_mp.store import Store
 from fusee_mp.store.results import Found
 from fusee_mp.store.schema import INDEXED_CHARS
+from tests.processes import is_alive
 
 
 @in_loop
@@ -77,7 +78,7 @@ async def test_closing_with_a_checkpoint_leaves_nothing_to_fold(tmp_path: Path) 
         lsn = await shard.append(start())
         await keeper.close(checkpoint=True)
         await keeper.close(checkpoint=True)
-    assert keeper.checkpoint_lsn == lsn and not is_alive(keeper.pid)
+    assert keeper.checkpoint_lsn == lsn and not exists(keeper.pid)
     with pytest.raises(Unavailable, match="is gone"):
         await keeper.read("state")
     async with open_shard(tmp_path) as shard:
@@ -105,7 +106,7 @@ async def test_killed_at_any_moment_it_continues_from_its_applied_lsn_with_equal
             await until(lambda lost=lost: lost)
             answers = await asyncio.gather(*asks, return_exceptions=True)
             assert all(isinstance(answer, Unavailable) or answer.applied_lsn >= written for answer in answers)
-            assert "ended by itself with status -9" in lost[0] and not is_alive(keeper.pid)
+            assert "ended by itself with status -9" in lost[0] and not exists(keeper.pid)
     async with open_shard(tmp_path) as shard:
         await shard.keeper.read("state", min_lsn=written)
         assert shard.keeper.trouble == ""
@@ -153,7 +154,7 @@ async def test_a_record_that_is_none_halts_folding_and_says_where(tmp_path: Path
             assert await keeper.read("count") == 1
             with pytest.raises(Unavailable, match="LSN 4"):
                 await keeper.checkpoint()
-            assert keeper.lag == 3 and is_alive(keeper.pid)
+            assert keeper.lag == 3 and exists(keeper.pid)
 
 
 @in_loop
@@ -247,14 +248,14 @@ def test_the_owners_death_ends_the_keeper_also_when_it_is_stopped_or_asked_to_en
     keeper = psutil.Process(pid)
     for kind in (signal.SIGINT, signal.SIGTERM):
         keeper.send_signal(kind)
-    assert keeper.is_running()
+    assert is_alive(keeper)
     if stop:
         keeper.send_signal(signal.SIGSTOP)
     owner.kill()
     owner.wait()
     owner.stdout.close()
     psutil.wait_procs([keeper], timeout=30)
-    assert not keeper.is_running() or keeper.status() == psutil.STATUS_ZOMBIE
+    assert not is_alive(keeper)
 
 
 @in_loop

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from log_sim import append, read_all
-from test_log_processes import QUICK, flushed, is_gone, run, until, wait_until
+from test_log_processes import QUICK, flushed, run, until, wait_until
 
 from fusee_mp import bounds
 from fusee_mp.log import Log, disk, idle_poll, page
@@ -25,6 +25,7 @@ from fusee_mp.log.helper import Helper, Outcome
 from fusee_mp.log.page import Page
 from fusee_mp.log.policy import AttendPolicy, Histogram
 from fusee_mp.log.segment import segment_name
+from tests.processes import is_alive
 
 FOR_EVER = 2**63
 
@@ -243,7 +244,7 @@ def test_the_idle_poll_runs_at_the_idle_priority_beside_the_thread_and_ends_with
     until(lambda: psutil.Process(pid).status() == psutil.STATUS_SLEEPING, "asleep when nothing is flushed")
     poll.close()
     poll.extend()
-    assert is_gone(pid) and poll.pid is None
+    assert not is_alive(pid) and poll.pid is None
 
 
 def test_an_idle_poll_that_ended_is_not_tried_again() -> None:
@@ -254,7 +255,7 @@ def test_an_idle_poll_that_ended_is_not_tried_again() -> None:
     until(lambda: os.sched_getscheduler(pid) == os.SCHED_IDLE, "it runs")
     os.kill(pid, signal.SIGKILL)
     poll._page.words[idle_poll.ASLEEP] = 1
-    until(lambda: is_gone(pid), "it is gone")
+    until(lambda: not is_alive(pid), "it is gone")
     until(lambda: poll.extend() or poll.pid is None, "that is noticed")  # type: ignore[func-returns-value]
     poll.extend()
     assert poll.pid is None
@@ -272,4 +273,4 @@ def test_the_idle_poll_ends_when_its_parent_is_killed() -> None:
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    until(lambda: is_gone(pid), "it ends")
+    until(lambda: not is_alive(pid), "it ends")

@@ -21,6 +21,7 @@ from log_writer import OPTIONS
 from fusee_mp.errors import StorageError
 from fusee_mp.log import Log, LogOptions, recover
 from fusee_mp.log.directory import Lock
+from tests.processes import is_alive
 
 LONG = os.environ.get("FUSEE_LONG") == "1"
 QUICK = LogOptions(**OPTIONS)  # type: ignore[arg-type]
@@ -41,13 +42,6 @@ async def wait_until(condition: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(0.002)
 
 
-def is_gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
 def run(main: Callable[[Log], Coroutine[Any, Any, None]], directory: Path, options: LogOptions, loop_kind: str = "asyncio") -> None:
     """Run `main` on a fresh log; afterwards no descriptor and no process is left."""
 
@@ -61,7 +55,7 @@ def run(main: Callable[[Log], Coroutine[Any, Any, None]], directory: Path, optio
             pid = log._flusher.helper_pid or pid
             log.abandon()
         assert len(os.listdir("/proc/self/fd")) == before
-        assert pid is None or is_gone(pid)
+        assert pid is None or not is_alive(pid)
 
     if loop_kind == "uvloop":
         uvloop = pytest.importorskip("uvloop")
@@ -107,7 +101,7 @@ def test_every_acknowledged_record_survives_sigkill_at_random_moments(tmp_path: 
         assert all(word in (b"durable", b"checkpointed") for word, _ in words)
         durable = max([durable, *(int(lsn) for word, lsn in words if word == b"durable")])
         checkpointed = max([checkpointed, *(int(lsn) for word, lsn in words if word == b"checkpointed")])
-        until(lambda: is_gone(helper), "the helper ends with its parent")  # noqa: B023
+        until(lambda: not is_alive(helper), "the helper ends with its parent")  # noqa: B023
         found = recover(tmp_path, proven_lsn=checkpointed)
         assert found.gaps == [] and found.last_lsn >= durable, f"life {life}"
         assert read_all(None, durable, tmp_path)[-1:] == ([durable] if durable else [])
@@ -218,8 +212,8 @@ def test_the_helper_ends_though_a_fork_of_its_parent_lives_on(tmp_path: Path) ->
     try:
         parent.kill()
         parent.wait()
-        until(lambda: is_gone(helper), "the helper ends")
-        assert not is_gone(child)
+        until(lambda: not is_alive(helper), "the helper ends")
+        assert is_alive(child)
     finally:
         os.kill(child, signal.SIGKILL)
         parent.stdout.close()

@@ -21,6 +21,7 @@ import psutil
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, FrameDecoder
 from fusee_mp.wire.preface import ConnectionKind, Preface
+from tests.processes import is_alive
 
 PATIENCE_SECONDS = 15.0
 M = TypeVar("M", bound=m.Message)
@@ -143,8 +144,8 @@ class Worker(Peer):
 
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that have not ended; a zombie has, and waits for its new parent to notice."""
-    return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    """Those that have not ended."""
+    return [process for process in processes if is_alive(process)]
 
 
 class Server:

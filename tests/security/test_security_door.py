@@ -109,9 +109,10 @@ class House:
     async def told(self, outside: socket.socket) -> list[m.Message]:
         """Everything that comes until the end."""
         decoder, said = FrameDecoder(), []
-        async with asyncio.timeout(10):
-            while data := await self.loop.sock_recv(outside, 4096):
-                said += [m.decode(frame) for frame in decoder.feed(data)]
+        with suppress(ConnectionResetError):  # It was ended with bytes of ours unread; what it said came before that.
+            async with asyncio.timeout(10):
+                while data := await self.loop.sock_recv(outside, 4096):
+                    said += [m.decode(frame) for frame in decoder.feed(data)]
         return said
 
     async def ended(self, outside: socket.socket) -> str:

@@ -36,6 +36,7 @@ from fusee_mp.sdk.connection import connect
 from fusee_mp.security.token import Proving, Scope, Token
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.preface import ConnectionKind, Preface
+from tests.processes import is_alive
 from tests.security.certificates import TOKENS, Authority, write_secret
 from tests.security.secured import RawTls, Safe
 from tests.server.loopback import asynchronous, until
@@ -419,7 +420,7 @@ def test_a_hang_up_ends_a_server_that_has_nothing_to_read_again(tmp_path: Path) 
         below = tree.processes[1:]
         tree.router.send_signal(signal.SIGHUP)
         tree.router.wait(30)
-        until_true(lambda: not any(process.is_running() for process in below))
+        until_true(lambda: not any(map(is_alive, below)))
 
 
 def test_clients_have_their_bound_and_leave_room_for_workers(tmp_path: Path) -> None:

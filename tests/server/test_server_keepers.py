@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from fusee_mp import Client, Unavailable, Worker
+from tests.processes import is_alive
 from tests.server.flows import EFFECTS, WORKFLOWS
 from tests.server.loopback import asynchronous, id_on, until
-from tests.server.tree import Tree, is_alive, serving
+from tests.server.tree import Tree, serving
 
 
 @pytest.fixture(scope="module")

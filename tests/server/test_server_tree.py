@@ -13,9 +13,10 @@ import pytest
 from fusee_mp import Client
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.preface import ConnectionKind, Preface
+from tests.processes import is_alive
 from tests.server.loopback import asynchronous
 from tests.server.raw import Raw, RawClient, RawLease
-from tests.server.tree import Tree, is_alive, serving, until
+from tests.server.tree import Tree, serving, until
 
 
 @pytest.fixture(scope="module")

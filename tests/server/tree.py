@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import psutil
 
+from tests.processes import is_alive
+
 PATIENCE_S = 30.0
 PROGRAM = """
 import json, logging, sys
@@ -34,14 +36,6 @@ def until(look: Callable[[], T], story: Callable[[], str] = lambda: "it did not 
         assert time.monotonic() < deadline, story()
         time.sleep(0.005)
     return found
-
-
-def is_alive(process: psutil.Process) -> bool:
-    """A zombie has ended; it waits for its parent to notice."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
