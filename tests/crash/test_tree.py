@@ -132,6 +132,7 @@ class Killer:
 
 
 def test_whatever_is_killed_nothing_acknowledged_is_lost_or_done_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """G10, G12: no shard stays behind, no run stays with a worker that is gone."""
     seed = int(os.environ.get("FUSEE_SEED", time.time_ns() % 1_000_000))
     with capsys.disabled():
         print(f"\nseed {seed}")
