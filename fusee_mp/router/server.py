@@ -291,7 +291,8 @@ class Router:
         self._apply(t.Lacks(session, shard, workflows))
 
     def status(self) -> dict[str, Any]:
-        return server_status(self._server, self._processes.slots, self._table, "stopping" if self._is_stopping else "serving")
+        state = "stopping" if self._is_stopping else "serving"
+        return server_status(self._server, self._processes.slots, self._table, state, self._door.refusals.count)
 
     # Leases.
 

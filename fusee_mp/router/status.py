@@ -8,10 +8,11 @@ from fusee_mp.router.leases import LeaseTable, Member
 from fusee_mp.router.processes import Slot
 
 
-def server_status(server: str, slots: list[Slot], table: LeaseTable, state: str) -> dict[str, Any]:
-    """{server, version, state, shards: [..], workers: [..]}; both lists in order of shard and arrival."""
+def server_status(server: str, slots: list[Slot], table: LeaseTable, state: str, refused: int) -> dict[str, Any]:
+    """{server, version, state, refused, shards: [..], workers: [..]}; both lists in order of shard and arrival. `refused`: connections
+    that the router turned away itself."""
     return {
-        "server": server, "version": fusee_mp.__version__, "state": state,
+        "server": server, "version": fusee_mp.__version__, "state": state, "refused": refused,
         "shards": [_shard(slot, table) for slot in slots],
         "workers": [_worker(member, table) for member in table.members.values()],
     }

@@ -30,9 +30,10 @@ STRIKES: Final = 400
 
 
 class Crew:
-    """Made on the loop that will run the shards; step bodies see the context variables of that moment. `close` ends it."""
+    """Made on the loop that will run the shards; step bodies see the context variables of that moment. `close` ends it.
+    `watches_loop` False: nobody wakes the loop to see whether it turns."""
 
-    def __init__(self, threads: int = 32, turn_s_max: float = TURN_S_MAX) -> None:
+    def __init__(self, threads: int = 32, turn_s_max: float = TURN_S_MAX, watches_loop: bool = True) -> None:
         self.loop = asyncio.get_running_loop()
         self.base_context: Context = copy_context()
         self.threads = Threads(threads, "fusee-step")
@@ -40,11 +41,12 @@ class Crew:
         self.eager = EagerStarter(self.loop, self.base_context)
         self.shards: list[ShardRuntime] = []
         self._watch = TurnWatch(self, threading.get_ident(), turn_s_max)
-        self._loop_watch = LoopWatch(self.loop, threading.get_ident())
+        self._loop_watch = LoopWatch(self.loop, threading.get_ident()) if watches_loop else None
 
     def close(self) -> None:
         self._watch.stop()
-        self._loop_watch.stop()
+        if self._loop_watch is not None:
+            self._loop_watch.stop()
         self.processes.close()
         self.eager.close()
         # A thread cannot be stopped; its result is dropped. The process need not wait for it.

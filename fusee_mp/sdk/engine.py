@@ -110,7 +110,7 @@ class Engine(Methods):
             if self._config is not None:
                 self._directory = DataDirectory.open(Path(self._config.dir), self._config.shards)
                 self._shards = self._directory.shards
-            self._crew = Crew() if self._config is None else Crew(turn_s_max=self._config.turn_timeout_ms / 1000)
+            self._crew = self._make_crew()
             await asyncio.gather(*(self._open_shard(shard) for shard in range(self._shards)))
             self._hosts = [host for _, host in sorted(self._opened.items())]
             self._share_limits()
@@ -130,6 +130,9 @@ class Engine(Methods):
             config.checkpoint_on_shutdown,
         )
         self._opened[shard] = await ShardHost.open(Path(config.dir), shard, options)
+
+    def _make_crew(self) -> Crew:
+        return Crew() if self._config is None else Crew(turn_s_max=self._config.turn_timeout_ms / 1000)
 
     def _share_limits(self) -> None:
         self.limits = LocalLimits(

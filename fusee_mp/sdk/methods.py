@@ -18,9 +18,9 @@ from fusee_mp.core.placement import check_id, shard_of
 from fusee_mp.core.token import read_token
 from fusee_mp.core.where import parse
 from fusee_mp.duration import Duration, to_ms_or_none
-from fusee_mp.errors import NotFound, Rejected, StepFailed
+from fusee_mp.errors import NotFound, PayloadError, Rejected, StepFailed
 from fusee_mp.names import checked_name
-from fusee_mp.payload.converter import Codec
+from fusee_mp.payload.converter import Codec, codec_of
 from fusee_mp.payload.failure import encode_failure
 from fusee_mp.payload.sealing import PLAIN, Payloads
 from fusee_mp.runtime.children import cause_of
@@ -150,11 +150,16 @@ class Methods(HereOnly, TimedMethods):
         return Run(self, id, codec), updated(outcome, id, name, returns)
 
     async def complete(self, token: str, value: object = None, *, request_id: str | None = None) -> None:
-        """Give the operation that `ctx.completion` waits for its value; on return that is durable.
+        """Give the operation that `ctx.completion` waits for its value; on return that is durable. The workflow gets what its `returns`
+        makes of it, so an instance of that class may be given, or its JSON form.
 
         Raises Rejected for a token that is stale, used, altered or not of this server, and for a value that is not what it `returns`.
         """
-        await self._complete(token, "ok", ANY.encode(value, "the value of the completion", self.payloads.bytes_max), request_id)
+        try:
+            payload = ANY.encode(value, "the value of the completion", self.payloads.bytes_max)
+        except PayloadError:  # an instance of a class, which `returns` names
+            payload = codec_of(type(value)).encode(value, "the value of the completion", self.payloads.bytes_max)
+        await self._complete(token, "ok", payload, request_id)
 
     async def fail(self, token: str, error: str | BaseException, *, request_id: str | None = None) -> None:
         """Let the operation that `ctx.completion` waits for raise this error; text is raised as StepFailed. Raises as `complete`."""

@@ -42,6 +42,7 @@ NO_TLS: Final = "denied: this server takes connections over TLS alone: connect w
 NO_TOKEN: Final = "this server asks for a token: connect with token_file= (--token-file)"
 NO_TOKENS: Final = "this server has no tokens and cannot prove that it has yours: connect without token_file=, or serve with --tokens"
 NO_CERTIFICATE: Final = "this server asks for a certificate: connect with cert= and key= (--cert and --key)"
+TOKEN_SHOWN_CHARS: Final = 64
 CROWDED: Final = "too many connections are beginning: try again"
 
 
@@ -125,7 +126,7 @@ class Entrant(asyncio.Protocol):
         self._scope = Scope.FULL  # where no tokens are asked for
         self._is_proven = self._keys.tokens is None
         self._proving: Proving | None = None
-        self._client_nonce = b""
+        self._client_nonce, self._token = b"", ""
         self._is_refused = False
         self._offers_rings = is_unix and decode_preface(preface).offers_rings
 
@@ -177,7 +178,7 @@ class Entrant(asyncio.Protocol):
             if not isinstance(error, OSError | FuseeError):
                 raise
             if not self._is_refused:
-                self._door.refusals.note(self._host, f"TLS failed: {error}" if context else str(error))
+                self._door.refusals.note(self._host, f"TLS failed: {error or 'the other side ended it'}" if context else str(error))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -228,7 +229,7 @@ class Entrant(asyncio.Protocol):
         assert self._keys.tokens is not None
         token = self._keys.tokens.get(challenge.token) or decoy(challenge.token)
         self._proving = Proving(token, self._preface, self._keys.channel if self._keys.context else NO_CHANNEL)
-        self._client_nonce = challenge.nonce
+        self._client_nonce, self._token = challenge.nonce, challenge.token[:TOKEN_SHOWN_CHARS]
         self._send(m.Proof(self._proving.of_server(challenge.nonce), self._proving.nonce), request)
 
     def _greeted(self, frame: Frame) -> None:
@@ -250,6 +251,9 @@ class Entrant(asyncio.Protocol):
         """The transport closes itself."""
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._proving is not None and not self._is_proven and self._transport is not None:
+            why = f"it left before it proved its token {self._token!r}: this server has none of that name and secret"
+            self._door.refusals.note(self._host, why)
         self._ended()
         self._transport = None
 

@@ -11,6 +11,7 @@ from typing import Any
 from fusee_mp.core.calls import Call
 from fusee_mp.duration import Duration, to_ms
 from fusee_mp.errors import FuseeError, Rejected
+from fusee_mp.runtime.crew import Crew
 from fusee_mp.runtime.lines import waiting_line
 from fusee_mp.runtime.run import Run
 from fusee_mp.runtime.steps import StepCall
@@ -41,6 +42,9 @@ class VirtualEngine(Engine):
 
     def _clock_ms(self) -> int:
         return self._zero_ms + self._loop_ms()
+
+    def _make_crew(self) -> Crew:
+        return Crew(watches_loop=False)  # who wakes it would make the clock believe that something is still to come
 
     def _make_runtimes(self) -> None:
         super()._make_runtimes()

@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from behaviour_places import Place, has_status, run, until
 
-from fusee_mp import Ctx, Rejected, Retry, StepFailed, workflow
+from fusee_mp import Ctx, PayloadError, Rejected, Retry, StepFailed, workflow
 from fusee_mp.core.token import PREFIX
 
 TOKENS: list[str] = []
@@ -45,6 +46,18 @@ async def send(token: str) -> None:
 @workflow
 async def approval(ctx: Ctx) -> bool:
     return await ctx.completion("approve", send, returns=bool, retry=Retry(attempts=3, initial="1ms"))
+
+
+@dataclass
+class Verdict:
+    granted: bool
+    by: str
+
+
+@workflow
+async def judged(ctx: Ctx) -> str:
+    verdict = await ctx.completion("judge", send, returns=Verdict)
+    return f"{verdict.granted} {verdict.by}"
 
 
 @workflow
@@ -119,6 +132,23 @@ def test_a_stop_while_the_token_is_sent_sends_the_same_token_again(tmp_path: Pat
             assert TOKENS[0] == TOKENS[1]
             await engine.complete(TOKENS[0], False)
             assert await engine.handle("a", approval).result() is False
+
+    run(main())
+
+
+def test_the_value_may_be_an_instance_of_what_the_workflow_waits_for_or_its_json(anywhere: Place) -> None:
+    async def main() -> None:
+        async with anywhere.engine([judged]) as engine:
+            for number, value in enumerate((Verdict(True, "ann"), {"granted": True, "by": "ann"})):
+                TOKENS.clear()
+                handle = await engine.start(judged, f"j{number}")
+                await until(lambda: TOKENS)
+                with pytest.raises(Rejected):
+                    await engine.complete(TOKENS[0], {"granted": "perhaps"})
+                with pytest.raises(PayloadError, match="the value of the completion"):
+                    await engine.complete(TOKENS[0], object())
+                await engine.complete(TOKENS[0], value)
+                assert await handle.result() == "True ann"
 
     run(main())
 

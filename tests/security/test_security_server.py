@@ -266,6 +266,7 @@ async def test_without_its_token_or_with_another_secret_nobody_comes_in(safe: Sa
     other = write_secret(tmp_path / "token", f"client shop {'y' * 40}")
     error = await refused(Client.connect(safe.address, ca=safe.authority.ca, token_file=other))
     assert isinstance(error, Denied) and 'the token "shop"' in error.message
+    await until(lambda: "it left before it proved its token 'shop'" in safe.log)
 
 
 # TLS.

@@ -13,6 +13,7 @@ import pytest
 import uvloop
 
 from fusee_mp import Ctx, FuseeError, Rejected, Retry, TimedOut, WorkflowFailed, current_step, signal, testing, workflow
+from fusee_mp.runtime import loop_watch
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 APPROVED = signal("approved", bool)
@@ -303,8 +304,10 @@ def test_a_time_without_a_zone_is_refused() -> None:
 # Waiting for ever.
 
 
-def test_a_test_that_would_wait_for_ever_is_told_what_its_runs_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fusee_mp.testing.clock.STUCK_S", 0.1)
+@pytest.mark.parametrize("stuck_s", [0.1, 1.5 * loop_watch.LOOK_S])
+def test_a_test_that_would_wait_for_ever_is_told_what_its_runs_wait_for(monkeypatch: pytest.MonkeyPatch, stuck_s: float) -> None:
+    """Also when it takes longer to tell than between two looks of the watch over the loop."""
+    monkeypatch.setattr("fusee_mp.testing.clock.STUCK_S", stuck_s)
 
     async def body() -> None:
         async with testing.engine(workflows=[waiting, sleeper]) as engine:
