@@ -25,8 +25,8 @@ class Journal(Generic[H]):
     """The machine. `H` is whatever the host keeps for an open operation, usually the future that waits for its outcome."""
 
     __slots__ = (
-        "start", "size", "now", "latest", "open", "closed", "_known", "_unclaimed", "_asked", "_pending", "_attempts", "fed", "replaying",
-        "unfed_updates", "_progress", "_used_up", "_patches",
+        "start", "size", "now", "latest", "open", "closed", "_known", "_unclaimed", "_unknown", "_asked", "_pending", "_attempts", "fed",
+        "replaying", "unfed_updates", "_progress", "_used_up", "_patches",
     )
 
     def __init__(self, start: r.Start) -> None:
@@ -38,6 +38,7 @@ class Journal(Generic[H]):
         self.unfed_updates = int(start.update is not None)  # accepted: the run does not end without them
         self.replaying = False  # until the code has had its turn with the last recorded outcome
         self.open: dict[str, H] = {}
+        self._unknown = ""  # the first operation that the code asked for and that the journal has nothing of
         self.closed: set[str] = set()  # asked, then given up by the code: a late outcome of it is dropped
         self._known: dict[str, tuple[str, str, int]] | None = None
         self._unclaimed: dict[str, None] = {}  # of these, in their order, what the code has not come to yet
@@ -111,6 +112,7 @@ class Journal(Generic[H]):
                 raise self._mismatch(op, _said(*found[:2]), _said(kind, name), found[2])
             self._unclaimed.pop(op, None)
             return self._asked.pop(op, None)
+        self._unknown = self._unknown or f"{_said(kind, name)} as operation {op}"
         if self._unclaimed and kind in RECORDED_KINDS:
             later = next(iter(self._unclaimed))
             has = self._known[later]
@@ -170,7 +172,11 @@ class Journal(Generic[H]):
             assert self._known is not None
             op = next(iter(self._unclaimed))
             kind, name, position = self._known[op]
-            raise self._mismatch(op, _said(kind, name), "nothing of the kind", position)
+            raise self._mismatch(op, _said(kind, name), self._nothing(), position)
+
+    def _nothing(self) -> str:
+        """What the code asked for where it did not ask for what is recorded."""
+        return f"{self._unknown}, and for nothing of the kind" if self._unknown else "nothing of the kind"
 
     def take(self, outcome: r.StepDone | r.Fired | r.ChildDone | r.Completed) -> H | None:
         """The waiter of an outcome with an operation, closing it; None when the code has given the operation up.
@@ -185,7 +191,7 @@ class Journal(Generic[H]):
         if waiter is None and op not in self.closed:
             known = self._known.get(op) if self._known is not None else None
             position = known[2] if known else self.fed
-            raise self._mismatch(op, f"the outcome of {_said(*_outcome_of(outcome))}", "nothing of the kind", position)
+            raise self._mismatch(op, f"the outcome of {_said(*_outcome_of(outcome))}", self._nothing(), position)
         return waiter
 
     def pass_time(self, outcome: r.Outcome) -> None:

@@ -182,6 +182,8 @@ TIMER = r.Timer(1, 1_000, "1", "nap", 9_000)
      "nothing of the kind", 1),
     ("removed step that was cancelled", [r.StepDone(1, 1_000, "1", "charge", 1, "cancelled", b"")], [[]], 'step "charge"',
      "nothing of the kind", 1),
+    ("renumbered step", [STEP_A], [[("1/1", "step", "new")]], 'the outcome of step "charge"',
+     'step "new" as operation 1/1, and for nothing of the kind', 1),
     ("fired without a timer", [r.Fired(1, 2_000, "1")], [[]], "the outcome of a timer", "nothing of the kind", 1),
     ("child's end without a child", [r.ChildDone(1, 2_000, "1", "ok", b"")], [[]], "the outcome of a child", "nothing of the kind", 1),
     ("added timer before a known step", [STEP_A], [[("1/1", "timer", "nap"), ("1", "step", "charge")]],
