@@ -143,7 +143,7 @@ def test_loaded_runs_stay_within_their_budget(tmp_path: Path) -> None:
     """G06: whatever code holds in its locals counts; the longest quiet leave first, and all of them answer."""
     async def main() -> None:
         size, count, budget = 100_000, 150, 3_000_000
-        async with Place(tmp_path / "data").engine(ALL, shards=2, memory_budget=budget) as engine:
+        async with Place(tmp_path / "data").engine(ALL, shards=2, memory_budget=budget, park_after=None) as engine:
             for n in range(count):
                 await engine.start(holds_much, f"w{n}", size)
             loaded = [runtime.residence for runtime in engine.runtimes]
