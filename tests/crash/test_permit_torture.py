@@ -10,6 +10,7 @@ import asyncio
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
@@ -38,10 +39,14 @@ ON_ITS_WAY_S: Final = 1.0
 
 def lives(found: list[Note], killed_at: dict[int, float]) -> Iterator[tuple[float, float]]:
     """From when to when each body's permit was live: to its end, or, if its worker was killed, for at least a lease after it began."""
-    ends = {(note.key, note.pid): note.at for note in found if note.what == "end"}
-    for key, pid, began in ((note.key, note.pid, note.at) for note in found if note.what == "begin"):
-        ended = ends.get((key, pid))
-        yield began, ended if ended is not None else max(killed_at[pid], began + PERMIT_LEASE_MS / 1000 - ON_ITS_WAY_S)
+    begun: dict[tuple[str, int], float] = {}
+    for note in found:
+        if note.what == "begin":
+            begun[note.key, note.pid] = note.at
+        else:
+            yield begun.pop((note.key, note.pid)), note.at
+    for (_, pid), began in begun.items():
+        yield began, max(killed_at[pid], began + PERMIT_LEASE_MS / 1000 - ON_ITS_WAY_S)
 
 
 def most_at_once(intervals: list[tuple[float, float]]) -> int:
@@ -96,8 +101,10 @@ async def kill(tree: Tree, workers: list[Harried], path: Path, draw: random.Rand
 
 def holding(workers: list[Harried], found: list[Note]) -> list[Harried]:
     """Those in which a body runs."""
-    ended = {(note.key, note.pid) for note in found if note.what == "end"}
-    busy = {note.pid for note in found if (note.key, note.pid) not in ended}
+    running = Counter[int]()
+    for note in found:
+        running[note.pid] += 1 if note.what == "begin" else -1
+    busy = {pid for pid, bodies in running.items() if bodies}
     return [worker for worker in workers if worker.process.pid in busy and worker.process.pid not in worker.killed_at]
 
 

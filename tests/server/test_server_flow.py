@@ -32,7 +32,21 @@ async def heap(ctx: Ctx) -> None:
     await ctx.wait_for("end")
 
 
-ALL = [*WORKFLOWS, sized, heap]
+spins = asyncio.Event()
+
+
+async def is_spinning() -> bool:
+    return spins.is_set()
+
+
+@workflow("spinner")
+async def spinner(ctx: Ctx) -> None:
+    """One step after the other, for as long as the test wants."""
+    while await ctx.step("spin", is_spinning):
+        pass
+
+
+ALL = [*WORKFLOWS, sized, heap, spinner]
 
 
 @pytest.fixture
@@ -61,6 +75,27 @@ async def test_calls_on_another_shard_are_answered_while_thousands_wait_on_a_hot
             assert not any(task.done() for task in waiting)
             stuck.close()
             assert await asyncio.gather(*waiting) == [4] * len(ids)
+
+
+@asynchronous
+async def test_a_hot_shard_leaves_the_other_one_of_its_worker_its_turn(tree: Tree) -> None:
+    """Two hundred runs that never pause, and a worker process that has both shards."""
+    async with Worker.connect(tree.address, workflows=ALL, name="real") as worker, Client.connect(tree.address) as client:
+        await until(lambda: worker.held == [HOT, COOL])
+        spins.set()
+        try:
+            spinning = [asyncio.create_task(client.execute("spinner", id_on(HOT, SHARDS))) for _ in range(200)]
+            await until(lambda: worker_steps(worker, HOT) > 2_000)
+            for number in range(20):
+                assert await client.execute("sized", id_on(COOL, SHARDS), "x" * number) == number
+            assert not any(task.done() for task in spinning)
+        finally:
+            spins.clear()
+        assert await asyncio.gather(*spinning) == [None] * 200
+
+
+def worker_steps(worker: Worker, shard: int) -> int:
+    return worker._runtimes[shard].metrics.attempts
 
 
 @asynchronous
