@@ -64,8 +64,7 @@ async def test_calls_on_another_shard_are_answered_while_thousands_wait_on_a_hot
             await until(lambda: worker.held == [COOL])
             ids = [id_on(HOT, SHARDS, "hot") for _ in range(3_000)]
             waiting = [asyncio.create_task(busy.execute("sized", id, "four")) for id in ids]
-            for _ in ids:
-                await asyncio.to_thread(stuck.expect, m.Call)
+            await asyncio.to_thread(lambda: [stuck.expect(m.Call) for _ in ids])
             async with Client.connect(tree.address) as other:
                 for client in (busy, other):
                     assert [await client.execute("counter", id_on(COOL, SHARDS), 3) for _ in range(20)] == [3] * 20
