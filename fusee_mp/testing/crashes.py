@@ -35,8 +35,7 @@ def crash_everywhere(workflows: Workflows, journals: Sequence[Journal]) -> list[
         return [
             said
             for journal in journals
-            for k in _cuts(len(journal.facts))
-            if not any(isinstance(fact, r.Inherited) for fact in journal.facts[k:])  # recorded together with the start
+            for k in cuts(journal)
             if (said := _difference(replayer, journal, k, played.play(journal.facts[:k], _outcomes(journal.facts[k:]))))
         ]
 
@@ -59,7 +58,13 @@ async def note(engine: VirtualEngine, workflows: Workflows) -> None:
         seen.append((workflows, await engine.journals()))
 
 
-def _cuts(size: int) -> Sequence[int]:
+def cuts(journal: Journal) -> list[int]:
+    """After how many of its records it is crashed, each time anew. What a run inherited was recorded together with its start."""
+    together = max((i for i, fact in enumerate(journal.facts) if isinstance(fact, r.Inherited)), default=0)
+    return [k for k in _evenly(len(journal.facts)) if k > together]
+
+
+def _evenly(size: int) -> Sequence[int]:
     if size <= CRASHES_MAX:
         return range(1, size + 1)
     return [1 + (size - 1) * i // (CRASHES_MAX - 1) for i in range(CRASHES_MAX)]

@@ -14,6 +14,7 @@ import pytest
 FIXTURE = "fusee_engine"
 OTHERS = ("asyncio", "anyio", "trio")  # marks of plugins that run coroutines their own way
 SHOWN_MAX = 10
+CRASHED = "fusee-mp crashes, runs"  # a property of a test: how many, in how many
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,13 +48,25 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     if not item.config.getoption("crash_every_step"):
         return (yield)
-    from fusee_mp.testing.crashes import crash_everywhere, watching
+    from fusee_mp.testing.crashes import crash_everywhere, cuts, watching
 
     with watching() as seen:
         result = yield
+    runs = [journal for _, journals in seen for journal in journals]
+    item.user_properties.append((CRASHED, [sum(len(cuts(journal)) for journal in runs), len(runs)]))
     differences = [said for workflows, journals in seen for said in crash_everywhere(workflows, journals)]
     if differences:
         more = f"\nand {len(differences) - SHOWN_MAX} more" if len(differences) > SHOWN_MAX else ""
         shown = "\n".join(differences[:SHOWN_MAX])
         pytest.fail(f"a crash would have changed what this test's workflows do:\n{shown}{more}", pytrace=False)
     return result
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """How often it crashed what; the counts come with the reports, so also from the processes of pytest-xdist."""
+    if not config.getoption("crash_every_step"):
+        return
+    found = [value for reports in terminalreporter.stats.values() for report in reports
+             if getattr(report, "when", "") == "call" for name, value in report.user_properties if name == CRASHED]
+    crashes, runs = (sum(value[i] for value in found) for i in (0, 1))
+    terminalreporter.write_line(f"--crash-every-step: {crashes} crash{'es' * (crashes != 1)} in {runs} run{'s' * (runs != 1)}")

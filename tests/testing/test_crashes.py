@@ -148,9 +148,9 @@ def test_code_that_asks_whether_it_replays_is_found() -> None:
 
 
 def test_a_long_journal_is_crashed_at_evenly_chosen_records() -> None:
-    cuts = crashes._cuts(25_000)
+    cuts = crashes._evenly(25_000)
     assert len(set(cuts)) == crashes.CRASHES_MAX and cuts[0] == 1 and cuts[-1] == 25_000
-    assert list(crashes._cuts(3)) == [1, 2, 3]
+    assert list(crashes._evenly(3)) == [1, 2, 3]
 
 
 def test_runs_that_others_ended_or_that_go_on_are_no_difference() -> None:

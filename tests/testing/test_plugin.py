@@ -69,6 +69,13 @@ def test_crashing_every_step_finds_the_workflow_that_counts_beside_its_journal(t
     assert code == 1 and "1 failed, 2 passed" in output, output
     assert 'workflow ID "b" (broken), crashed after record 0 of 3' in output
     assert "it is ok with 1; without the crash it is ok with 0" in output
+    assert "--crash-every-step: 8 crashes in 2 runs" in output  # of tests that failed by it, too
+
+
+def test_crashing_every_step_says_when_there_was_nothing_to_crash(tmp_path: Path) -> None:
+    code, output = users_pytest(tmp_path, "--crash-every-step", "-k", "plain")
+    assert code == 0 and "--crash-every-step: 0 crashes in 0 runs" in output
+    assert "crashes in" not in users_pytest(tmp_path, "-k", "sound")[1]
 
 
 def test_the_plugin_says_what_its_option_does(tmp_path: Path) -> None:
