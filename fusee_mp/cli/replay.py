@@ -85,4 +85,5 @@ def _say(rows: list[dict[str, Any]], module: str) -> None:
     ])
     bad = sum(not row["ok"] for row in rows)
     sys.stdout.flush()
-    click.echo(f"{len(rows)} runs, {bad} would not go on with {module}" if rows else f"no run is of a workflow of {module}", err=True)
+    runs = "1 run" if len(rows) == 1 else f"{len(rows)} runs"
+    click.echo(f"{runs}, {bad} would not go on with {module}" if rows else f"no run is of a workflow of {module}", err=True)

@@ -432,11 +432,14 @@ class ShardRuntime:
         if run.said_quarantined != error.message:
             position = error.fields.get("position", 0) if isinstance(error, NonDeterminismError) else 0
             run.record(r.Quarantined(run.number, run.tick(), error.code, error.message, position))
-            level = logging.INFO if self.is_for_others(run) else logging.WARNING
-            LOG.log(level, 'run %d of "%s" is set aside (quarantined): %s', run.number, run.id, error.message)
+            self.say_quarantined(run, error)
         if isinstance(error, UnknownWorkflow):
             self.home.lacks(run.journal.start.type)
         self.residence.leave(run)
+
+    def say_quarantined(self, run: Run, error: FuseeError) -> None:
+        level = logging.INFO if self.is_for_others(run) else logging.WARNING
+        LOG.log(level, 'run %d of "%s" is set aside (quarantined): %s', run.number, run.id, error.message)
 
     def is_for_others(self, run: Run) -> bool:
         """Its code is not here, and where it is, the shard will be soon."""
