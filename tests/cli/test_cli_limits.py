@@ -19,7 +19,8 @@ def test_limits_are_defined_shown_and_changed(cli: Cli) -> None:
     assert missing.code == 1 and 'no limit has the name "post"' in missing.err
 
 
-@pytest.mark.parametrize("arguments", [("--concurrent", "3"), ("mail", "--concurrent", "many"), ("mail", "--concurrent", "-1")])
-def test_a_limit_that_cannot_be_is_refused(cli: Cli, arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", [("--concurrent", "3"), ("mail", "--concurrent", "many"), ("mail", "--concurrent", "-1"),
+                                       ("mail", "--per-second", "-0.5"), ("mail", "--per-second", "nan"), ("mail", "--per-second", "inf")])
+def test_a_limit_that_cannot_be_is_wrong_use(cli: Cli, arguments: tuple[str, ...]) -> None:
     answer = cli("limits", *arguments)
-    assert answer.code in (1, 2) and answer.err
+    assert answer.code == 2 and answer.err
