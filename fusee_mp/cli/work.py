@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import sys
+import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +20,7 @@ from fusee_mp.cli.output import say_json
 from fusee_mp.errors import Denied, Unavailable
 from fusee_mp.runtime.collector import settle
 from fusee_mp.sdk.sync import new_loop
-from fusee_mp.sdk.worker import Worker
+from fusee_mp.sdk.worker import AWAY_SAID_S, Worker
 
 LOG: Final = logging.getLogger("fusee_mp.worker")
 STOPS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -62,23 +64,31 @@ async def _until_stopped(job: Job, program: Program, is_patient: bool) -> None:
 
 async def _keep_joined(job: Job, program: Program, is_patient: bool) -> None:
     """Work; join again when the server has stopped in order. Only the very first time a missing server is an error."""
-    pause_s = REJOIN_FIRST_S
+    pause_s, said_at = REJOIN_FIRST_S, -math.inf
     while True:
         try:
             async with Worker.connect(
                 job.address, workflows=program.workflows, max_shards=job.max_shards, lifespan=program.lifespan, grace=job.grace_ms / 1000,
                 turn_timeout=job.turn_ms / 1000, name=job.name, codec=program.codec,
             ) as worker:
-                is_patient, pause_s = True, REJOIN_FIRST_S
+                is_patient, pause_s, said_at = True, REJOIN_FIRST_S, -math.inf
                 _say_ready(job, worker, [workflow.name for workflow in program.workflows])
                 await worker.run()
             LOG.info("the server has stopped: waiting for its return")
         except (Unavailable, Denied) as error:
             if not is_patient:
                 raise
-            LOG.log(logging.WARNING if isinstance(error, Denied) else logging.DEBUG, "%s", error)
+            said_at = _say_why_not(error, said_at)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, REJOIN_MOST_S)
+
+
+def _say_why_not(error: Unavailable | Denied, said_at: float) -> float:
+    """Somebody must mend a refusal, so that is said now and then; a server that is away comes back. When it was said last."""
+    now = time.monotonic()
+    is_due = isinstance(error, Denied) and now - said_at >= AWAY_SAID_S
+    LOG.log(logging.WARNING if is_due else logging.DEBUG, "%s; trying again until it is let in", error)
+    return now if is_due else said_at
 
 
 def _say_ready(job: Job, worker: Worker, workflows: list[str]) -> None:

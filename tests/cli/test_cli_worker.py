@@ -1,6 +1,7 @@
 """Workers as commands: what they load, how many there are, and how they end."""
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -13,7 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-from fusee_mp.cli.modules import load
+from fusee_mp.cli import work
+from fusee_mp.cli.modules import Program, load
+from fusee_mp.errors import Denied
 from tests.cli.harness import PATIENCE_S, Answer, Cli, Running, running, serving, until
 from tests.processes import is_alive
 
@@ -186,3 +189,22 @@ def test_a_module_that_cannot_be_run_is_wrong_use_and_says_why(
 def test_several_processes_of_a_module_that_cannot_be_run_end_with_wrong_use(server: str) -> None:
     answer: Answer = Running("worker", "no_such_module", "--processes=2", f"--address={server}").end()
     assert answer.code == 2 and 'no module "no_such_module"' in answer.err
+
+
+@pytest.mark.parametrize(("every_s", "lines"), [(3600.0, 1), (0.0, 5)])
+def test_a_worker_that_is_refused_says_so_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, every_s: float, lines: int,
+) -> None:
+    answers: list[BaseException] = [*[Denied("its token is not known here")] * 5, asyncio.CancelledError()]
+
+    def connect(*_: Any, **__: Any) -> Any:
+        raise answers.pop(0)
+
+    monkeypatch.setattr(work.Worker, "connect", connect)
+    monkeypatch.setattr(work, "REJOIN_FIRST_S", 0.0)
+    monkeypatch.setattr(work, "AWAY_SAID_S", every_s)
+    job = work.Job("orders", "127.0.0.1:1", 0, 0, 2_000, "w", False)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(work._keep_joined(job, Program([], None, None), is_patient=True))
+    assert [record.levelname for record in caplog.records].count("WARNING") == lines
+    assert "its token is not known here; trying again until it is let in" in caplog.text
