@@ -115,10 +115,10 @@ def check_exposure(options: ServeOptions, host: str) -> None:
     """Raises Rejected for an address that others can reach while TLS or tokens are missing."""
     if options.insecure or ipaddress.ip_address(host.partition("%")[0]).is_loopback:
         return
-    missing = " and ".join(name for name, there in (("TLS", options.tls_cert), ("tokens", options.tokens)) if not there)
+    missing = " and no ".join(name for name, there in (("TLS", options.tls_cert), ("tokens", options.tokens)) if not there)
     if missing:
         raise Rejected(
-            f"listening on {host}, beyond this machine, needs TLS and tokens, and there is no {missing}: give --tls-cert, --tls-key and"
+            f"listening on {host}, beyond this machine, needs TLS and tokens, and it has no {missing}: give --tls-cert, --tls-key and"
             " --tokens, or listen on 127.0.0.1 or a Unix socket. --insecure listens all the same: then whoever reaches the port may do"
             " everything", option="listen", found=host)
 

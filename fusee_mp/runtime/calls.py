@@ -155,7 +155,7 @@ class Calls:
         if shard.registry.get(call.type) is None and not shard.registry.is_elsewhere(call.type):
             return UnknownWorkflow(
                 f'workflow "{call.type}" is not registered here. Registered: {shard.registry.names()}.'
-                " Give it to the engine's or the worker's workflows=[..]", workflow=call.type,
+                " Add it to the workflows of the engine, or to the module of a worker", workflow=call.type,
             )
         return self.full(call.id, call.type)
 
@@ -192,8 +192,8 @@ class Calls:
     def _taken(self, call: StartCall, entry: Run | Found) -> None:
         number, status = number_of(entry), status_of(entry)
         self.refuse(call, lsn_of(entry), AlreadyExists(
-            f'workflow ID "{call.id}" is taken by run {number} ({status}). Use another ID, or say on_running= / on_finished= what to do'
-            " with that run", id=call.id, run=number, status=status,
+            f'workflow ID "{call.id}" is taken by run {number} ({status}). Use another ID, or choose by the start\'s on-running or'
+            " on-finished policy what becomes of that run", id=call.id, run=number, status=status,
         ))
 
     def _start_new(self, call: StartCall) -> None:

@@ -28,7 +28,9 @@ def status_of(entry: Run | Found) -> str:
         return entry.status
     if entry.outcome is not None:
         return entry.outcome.status
-    return "paused" if entry.is_paused else "running"
+    if entry.is_paused:
+        return "paused"
+    return "suspended" if entry.quiet else "running"
 
 
 def payload_of(entry: Run | Found) -> bytes:

@@ -273,6 +273,6 @@ def _end_of(records: list[r.Record]) -> Outcome:
 
 def _quarantined(run: Run, error: FuseeError) -> Rejected:
     return Rejected(
-        f'workflow "{run.id}" is quarantined, so its code cannot be asked: {error.message} Run a worker whose code fits, or reset the run',
+        f'workflow "{run.id}" is quarantined, so its code cannot be asked until a worker\'s code fits it, or it is reset: {error.message}',
         id=run.id, status="quarantined", reason=error.code,
     )

@@ -58,7 +58,8 @@ class Retry:
 def _exception_types(option: str, types: Any) -> tuple[type[Exception], ...]:
     found = types if isinstance(types, tuple) else (types,)
     for kind in found:
-        _require(isinstance(kind, type) and issubclass(kind, Exception), option, "a tuple of exception classes", types)
+        is_one = isinstance(kind, type) and issubclass(kind, Exception)
+        _require(is_one, option, "an exception class or a tuple of them, as in (ValueError, OSError)", types)
     return found
 
 
@@ -72,4 +73,4 @@ def _is_number(value: object) -> bool:
 
 def _require(holds: bool, option: str, expected: str, found: object) -> None:
     if not holds:
-        raise Rejected(f"Retry {option}: expected {expected}, found {found!r:.120}. Give {option}= a value in that range.", option=option)
+        raise Rejected(f"Retry {option}: expected {expected}, found {found!r:.120}. Give {option}= such a value.", option=option)

@@ -218,6 +218,12 @@ def test_a_bad_retry_raises_rejected_when_it_is_made(options: dict[str, Any]) ->
         Retry(**options)
 
 
+def test_a_retry_with_a_list_says_what_to_write() -> None:
+    with pytest.raises(Rejected, match=r"found \[<class 'ValueError'>\]. Give never= such a value") as refused:
+        Retry(never=[ValueError])  # type: ignore[arg-type]
+    assert "as in (ValueError, OSError)" in refused.value.message
+
+
 def test_a_retry_allows_what_it_names_and_never_what_is_fatal() -> None:
     retry = Retry(only=(OSError,), never=(FileNotFoundError,))
     assert retry.allows(ConnectionError()) and not retry.allows(FileNotFoundError()) and not retry.allows(ValueError())

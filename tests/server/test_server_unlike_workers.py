@@ -191,7 +191,7 @@ def test_a_query_for_other_code_is_refused_when_that_code_leaves(tmp_path: Path,
             await eventually(lambda: is_aside(client, "probe"), "the run waits for code")
             other.cancel()
             await asyncio.gather(other, return_exceptions=True)
-            with pytest.raises(Rejected, match="quarantined, so its code cannot be asked"):
+            with pytest.raises(Rejected, match="cannot be asked until a worker's code fits it, or it is reset: "):
                 await query
             gates["long"].set()
 
