@@ -49,9 +49,9 @@ def bind_tcp(address: str) -> list[socket.socket]:
 
 
 def bound_address(sock: socket.socket) -> str:
-    """How a client writes the address."""
+    """How a client writes the address, in whichever directory it is; of all interfaces it is the wildcard."""
     if sock.family == socket.AF_UNIX:
-        return f"unix:{sock.getsockname()}"
+        return f"unix:{os.path.abspath(sock.getsockname())}"
     host, port = sock.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -123,6 +123,7 @@ class ShardProcess:
         self._open_limits()
         if self.options.core is not None:
             self._stay_on(self.options.core)
+        self._tell(m.Status(self.facts()))  # first, so that whoever hears that it is ready can look at it
         self._tell(m.Ready())
         early, self._early = self._early or [], None
         for frame, descriptors in early:

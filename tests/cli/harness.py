@@ -82,8 +82,8 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(*arguments: str, **environment: str) -> Iterator[Running]:
-    command = Running(*arguments, f"--parent={os.getpid()}", **environment)
+def running(*arguments: str, cwd: Path = HERE, **environment: str) -> Iterator[Running]:
+    command = Running(*arguments, f"--parent={os.getpid()}", cwd=cwd, **environment)
     try:
         yield command
     finally:

@@ -27,6 +27,16 @@ def test_one_ready_line_names_the_bound_addresses(tmp_path: Path) -> None:
         assert (answer.code, answer.out) == (0, "")
 
 
+def test_the_ready_line_has_a_unix_socket_as_any_directory_can_name_it_and_behind_it_is_all_there_is_to_know(
+    tmp_path: Path, offline: Cli,
+) -> None:
+    with running("serve", "data", "--listen=127.0.0.1:0", "--unix=s", "--shards=2", cwd=tmp_path) as server:
+        line = server.line()
+        assert f" unix:{tmp_path}/s (pid" in line
+        shards = offline("shards", "--json", f"--address=unix:{tmp_path}/s").json["shards"]
+        assert [shard["state"] for shard in shards] == ["ready", "ready"] and all(psutil.pid_exists(shard["keeper_pid"]) for shard in shards)
+
+
 def test_the_log_level_holds_for_the_shard_processes_too(tmp_path: Path) -> None:
     with serving(tmp_path / "quiet", "--log-level=warning") as (server, address):
         with running("worker", "orders", f"--address={address}") as worker:
