@@ -22,4 +22,4 @@ def command(id: str, name: str, value: Any, timeout_ms: int, address: str, as_js
     from fusee_mp.cli.asking import ask
 
     ask(address, lambda client: client.handle(id).signal(name, value), timeout_ms)
-    say_done(f'signal "{name}" sent to "{id}"', {"id": id, "signal": name}, as_json)
+    say_done(f'signal "{name}" sent to "{id}", and kept until the workflow waits for that name', {"id": id, "signal": name}, as_json)
