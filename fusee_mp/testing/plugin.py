@@ -14,7 +14,7 @@ import pytest
 FIXTURE = "fusee_engine"
 OTHERS = ("asyncio", "anyio", "trio")  # marks of plugins that run coroutines their own way
 SHOWN_MAX = 10
-CRASHED = "fusee-mp crashes, runs"  # a property of a test: how many, in how many
+CRASHED = "crashes, runs"  # a property of a test: how many, in how many
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

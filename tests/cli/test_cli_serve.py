@@ -34,7 +34,8 @@ def test_the_ready_line_has_a_unix_socket_as_any_directory_can_name_it_and_behin
         line = server.line()
         assert f" unix:{tmp_path}/s (pid" in line
         shards = offline("shards", "--json", f"--address=unix:{tmp_path}/s").json["shards"]
-        assert [shard["state"] for shard in shards] == ["ready", "ready"] and all(psutil.pid_exists(shard["keeper_pid"]) for shard in shards)
+        assert [shard["state"] for shard in shards] == ["ready", "ready"]
+        assert all(psutil.pid_exists(shard["keeper_pid"]) for shard in shards)
 
 
 def test_the_log_level_holds_for_the_shard_processes_too(tmp_path: Path) -> None:
