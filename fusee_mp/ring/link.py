@@ -174,6 +174,11 @@ class Link:
         self._is_held_back = False
         self._schedule()
 
+    @property
+    def life_line(self) -> int:
+        """A descriptor that hangs up when the peer has ended the link, or is dead. The link closes it at its own end."""
+        return self._life
+
     def peer_lost(self, reason: str) -> None:
         """Tell the link that the peer is gone, for an owner who learns it before the life line does (from waitpid, a control socket)."""
         self._is_gone = True

@@ -35,7 +35,8 @@ class LinkTransport(asyncio.Transport):
     # What asyncio asks of a transport.
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return default
+        """`life_line`: a descriptor that hangs up when the peer has ended the link."""
+        return self._link.life_line if name == "life_line" else default
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = cast(asyncio.Protocol, protocol)

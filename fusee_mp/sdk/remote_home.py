@@ -28,6 +28,7 @@ from fusee_mp.store.reads import question
 from fusee_mp.store.results import State
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, encode_frame
+from fusee_mp.wire.hangup import Hangup
 from fusee_mp.wire.kinds import Kind
 from fusee_mp.wire.preface import ConnectionKind, Preface
 from fusee_mp.wire.records import pack_records
@@ -41,6 +42,9 @@ assert RELAY_BYTES + RECORD_BYTES_MAX + 64 * KIB < FRAME_BYTES_MAX
 # So few records are one run's step; a flush and the way there and back take less than this on a disk that is fast.
 SPIN_RECORDS_MAX: Final = 2
 SPIN_S: Final = 0.0004
+# A lease ends with its connection, and the next holder may act in a few ms. So when the loop was not there for longer than this, the
+# kernel is asked whether the connection is, before anything is done under the lease.
+HANGUP_S: Final = 0.002
 _APPEND: Final = struct.Struct("<QI")
 _DURABLE: Final = struct.Struct("<QQQ")
 _clock: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -69,7 +73,8 @@ class RemoteHome(Connection):
         self._next = 1
         self._sender_epochs: dict[int, int] = {}
         self._calls: dict[int, Reply] = {}
-        self._answered_ping = 0.0
+        self._answered_ping = self._looked = 0.0
+        self._hangup: Hangup | None = None
         self._early: list[Frame] = []
         self.gone = asyncio.Event()
         self._spin = Spin(asyncio.get_running_loop(), SPIN_S, time.perf_counter)
@@ -85,6 +90,8 @@ class RemoteHome(Connection):
             raise ProtocolError(f"expected GRANTED from shard {self.shard}, found {type(granted).KIND.name}: upgrade the older side")
         self.epoch, self.base_lsn = granted.epoch, granted.base_lsn
         self._answered_ping = asked_at
+        if self._transport is not None:
+            self._hangup = Hangup(self._transport)
         return msgspec.msgpack.decode(granted.state, type=State)
 
     def attach(self, runtime: ShardRuntime) -> None:
@@ -116,7 +123,12 @@ class RemoteHome(Connection):
         self._on_lack(self.shard, workflow)
 
     def may_act(self) -> bool:
-        return time.clock_gettime(_clock) - self._answered_ping < self._act_s
+        now = time.clock_gettime(_clock)
+        if now - self._looked > HANGUP_S:
+            self._looked = now
+            if self._hangup is not None and self._hangup.has_come():
+                self._act_s = 0.0  # never again
+        return now - self._answered_ping < self._act_s
 
     async def read(self, method: str, args: tuple[Any, ...], min_lsn: int = 0) -> Any:
         value = await self.ask(m.Read(method, msgspec.msgpack.encode(args), min_lsn), self.shard, self.epoch)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import time
 from collections import defaultdict
@@ -100,6 +101,30 @@ async def test_a_worker_that_was_frozen_changes_nothing_of_what_its_successor_do
             late = [effect for effect in effects(path) if effect.pid == frozen.pid and effect.at > frozen_at]
             assert not late, f"frozen at {frozen_at}, and then it began {late}"
             await until(lambda: "lost shard 0" in frozen.log and "lost shard 1" in frozen.log)
+    one_input_per_key(effects(path))
+
+
+@asynchronous
+async def test_a_worker_whose_connections_broke_while_it_was_frozen_begins_nothing_when_it_wakes(patient: Tree, tmp_path: Path) -> None:
+    """Its clock would let it: it was frozen for a moment only, in the middle of many bodies that were about to begin."""
+    path = tmp_path / "effects"
+    async with Client.connect(patient.address) as client, Proxy(patient.address) as proxy:
+        counting = [asyncio.create_task(client.execute("counter", None, 40)) for _ in range(60)]
+        with contextlib.ExitStack() as stack:
+            frozen = stack.enter_context(WorkerProcess(proxy.address, "frozen", path))
+            await asyncio.to_thread(frozen.holds)  # the proxy runs here
+            joined = patient.log.count(" joined")
+            standby = stack.enter_context(WorkerProcess(patient.address, "standby", path))
+            await until(lambda: len(effects(path)) > 300 and patient.log.count(" joined") > joined)
+            frozen.signal(signal.SIGSTOP)
+            proxy.refuse()
+            proxy.cut()
+            await until(lambda: {effect.pid for effect in effects(path)[-20:]} == {standby.pid})
+            thawed_at = boot_time()
+            frozen.signal(signal.SIGCONT)
+            assert await asyncio.gather(*counting) == [sum(range(40))] * 60
+            late = [effect for effect in effects(path) if effect.pid == frozen.pid and effect.at > thawed_at]
+            assert len(late) <= 1, late  # one may have been on its way into its body
     one_input_per_key(effects(path))
 
 
