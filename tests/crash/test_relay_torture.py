@@ -131,7 +131,7 @@ async def torture(tree: Tree, path: Path, draw: random.Random) -> Tortured:
         tormentor, load = Tormentor(workers, draw, every_s=FAULT_EVERY_S, most_s=2 * REVOKE_S), Load(client)
         async with background(tormentor.torment()):
             await load.run()
-        return Tortured(load, tormentor.done, [thaw for worker in workers for thaw in worker.thawed], await described(client, load.ids))
+        return Tortured(load, tormentor.done, [thaw for worker in workers for thaw in worker.surprised], await described(client, load.ids))
 
 
 async def described(client: Client, ids: list[str]) -> list[RunDetail]:

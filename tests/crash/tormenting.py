@@ -21,7 +21,7 @@ class Harried:
     def __init__(self, name: str, proxy: Proxy, path: Path, program: str) -> None:
         self._name, self._proxy, self._path, self._program = name, proxy, path, program
         self.killed_at: dict[int, float] = {}
-        self.thawed: list[tuple[int, float]] = []
+        self.surprised: list[tuple[int, float]] = []  # which process was cut off or thawed, and when
         self.process = self._start()
 
     def _start(self) -> WorkerProcess:
@@ -46,11 +46,12 @@ class Harried:
         try:
             await asyncio.sleep(for_s)
         finally:
-            self.thawed.append((process.pid, boot_time()))
+            self.surprised.append((process.pid, boot_time()))
             process.signal(signal.SIGCONT)
 
     async def cut(self, for_s: float) -> None:
         """Every connection of it is reset."""
+        self.surprised.append((self.process.pid, boot_time()))
         self._proxy.cut()
 
     async def silence(self, for_s: float) -> None:

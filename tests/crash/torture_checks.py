@@ -4,8 +4,8 @@ A body whose worker lost the shard may have been begun without leaving a record;
 1. Of the bodies of one attempt each began under a lease of its own. No lease begins one twice.
 2. The last of them began under the lease under which the attempt was recorded: none began after its record.
 3. What was recorded had a body, and what had a body was recorded.
-4. Bodies of a shard begin in the order of the leases: whoever lost it begins none. A process may be frozen on its way into a body, which
-   is then seen when it thaws: one body, of the one process, once for each time that it was frozen.
+4. Bodies of a shard begin in the order of the leases: whoever lost it begins none. A process may be frozen, or cut off, on its way into a
+   body, which is then seen late: one body, of the one process, once for each time that it was thawed or cut off.
 """
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def late_bodies(bodies: list[Body]) -> list[Body]:
 
 
 def unexcused(late: list[Body], thaws: list[tuple[int, float]]) -> list[Body]:
-    """Where rule 4 is broken: the late ones but for the first of a process after it was thawed, at the times given for it."""
+    """Where rule 4 is broken: the late ones but for the first of a process after it was thawed or cut off, at the times given for it."""
     left = sorted(thaws, key=lambda thaw: thaw[1])
     broken = []
     for body in late:
