@@ -5,9 +5,11 @@ import dataclasses
 import inspect
 import re
 from pathlib import Path
+from typing import get_args
 
-from fusee_mp import Config, Engine
+from fusee_mp import Config, Engine, Retry
 from fusee_mp.sdk.options import CallOptions
+from fusee_mp.sdk.types import Status
 
 FEATURES = Path(__file__).parents[2] / "docs" / "features"
 
@@ -24,6 +26,19 @@ def test_every_field_of_config_has_its_row() -> None:
 
 def test_every_option_of_a_step_has_its_row() -> None:
     assert rows("steps.md", "Options") == list(CallOptions.__annotations__)
+
+
+def test_every_field_of_retry_has_its_row_with_its_default() -> None:
+    fields = [field for field in dataclasses.fields(Retry) if field.init]
+    assert rows("steps.md", "Retrying") == [field.name for field in fields]
+    text = (FEATURES / "steps.md").read_text("utf-8")
+    for field in fields:
+        shown = {"only": "all", "never": "none"}.get(field.name, f"`{field.default!r}`".replace("'", '"'))
+        assert f"| `{field.name}` | {shown} |" in text
+
+
+def test_every_status_has_its_row() -> None:
+    assert rows("finding.md", "Statuses") == list(get_args(Status))
 
 
 def test_every_option_of_a_start_has_its_row() -> None:
