@@ -42,7 +42,7 @@ class EmbeddedHome:
 
     keeps = True
     takes_options = True
-    shards: ClassVar[int] = 3
+    shards: ClassVar[int] = 2  # each has a process, which takes longer to start than most scenarios take
 
     def __init__(self, directory: Path, **options: Any) -> None:
         self._config = Config(dir=directory / "data", shards=self.shards, checkpoint_on_shutdown=False, **{"park_after": "10s", **options})

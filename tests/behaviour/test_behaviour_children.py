@@ -13,19 +13,19 @@ from fusee_mp import Cancelled, Terminated, shard_of
 W = WORKFLOWS
 
 
-def id_on(shard: int, shards: int, prefix: str) -> str:
-    """An ID with this beginning that lives on the shard (A2)."""
-    return next(id for n in range(10_000) if shard_of(id := f"{prefix}{n}", shards) == shard)
+def id_on(shard: int, home: Any, prefix: str) -> str:
+    """An ID with this beginning that lives on the shard (A2); shard 2 is shard 0 of a home with two."""
+    return next(id for n in range(10_000) if shard_of(id := f"{prefix}{n}", home.shards) == shard % home.shards)
 
 
 @pytest.mark.parametrize("way", [(0, 1), (1, 0), (2, 2), (0, 2)])
 def test_a_child_on_another_shard_gives_its_parent_its_result_and_runs_once(scene: Any, way: tuple[int, int]) -> None:
     """A3, A4"""
     async def scenario(home: Any) -> None:
-        parent, child = id_on(way[0], 3, "parent"), id_on(way[1], 3, "child")
+        parent, child = id_on(way[0], home, "parent"), id_on(way[1], home, "child")
         assert await home.engine.execute(W["parent_of_one"], parent, child) == 15
         assert [text for _, text in notes()] == ["double 7"]
-        assert (await home.engine.status(child)).shard == way[1]
+        assert (await home.engine.status(child)).shard == way[1] % home.shards
 
     scene(scenario)
 
@@ -33,11 +33,11 @@ def test_a_child_on_another_shard_gives_its_parent_its_result_and_runs_once(scen
 def test_a_signal_to_another_workflow_is_sent_and_not_awaited(scene: Any) -> None:
     """A5"""
     async def scenario(home: Any) -> None:
-        target = id_on(1, 3, "target")
+        target = id_on(1, home, "target")
         await home.engine.start(W["waits"], target)
-        assert await home.engine.execute(W["sends"], id_on(0, 3, "sender"), target) == "sent"
+        assert await home.engine.execute(W["sends"], id_on(0, home, "sender"), target) == "sent"
         assert await home.engine.handle(target).result() == 42
-        assert await home.engine.execute(W["sends"], id_on(2, 3, "sender"), "nobody") == "sent", "a missing target stops nobody"
+        assert await home.engine.execute(W["sends"], id_on(2, home, "sender"), "nobody") == "sent", "a missing target stops nobody"
 
     scene(scenario)
 
@@ -45,9 +45,9 @@ def test_a_signal_to_another_workflow_is_sent_and_not_awaited(scene: Any) -> Non
 def test_a_workflow_may_cancel_another(scene: Any) -> None:
     """A6"""
     async def scenario(home: Any) -> None:
-        target = id_on(1, 3, "target")
+        target = id_on(1, home, "target")
         await home.engine.start(W["waits"], target)
-        assert await home.engine.execute(W["cancels"], id_on(0, 3, "canceller"), target) == "asked"
+        assert await home.engine.execute(W["cancels"], id_on(0, home, "canceller"), target) == "asked"
         with pytest.raises(Cancelled, match="not needed"):
             await home.engine.handle(target).result()
 
