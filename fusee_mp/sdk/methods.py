@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import hashlib
 import os
 import secrets
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
 
+from fusee_mp.bounds import NAME_BYTES_MAX
 from fusee_mp.core.calls import Call, CompleteCall, LimitCall, LimitRow, LimitState, Outcome, StartCall, StartWithUpdateCall
 from fusee_mp.core.permits import LimitSpec
 from fusee_mp.core.placement import check_id, shard_of
@@ -73,9 +75,13 @@ class Methods(HereOnly, TimedMethods):
         self._requests += 1
         return f"{self._name}-{self._requests}"
 
-    def _request(self, given: str | None) -> tuple[str, bool]:
-        """A request ID, and whether it may have been used before."""
-        return (self._request_id(), False) if given is None else (checked_name("request ID", given), True)
+    def _request(self, given: str | None, call: type[Call], id: str) -> tuple[str, bool]:
+        """A request ID, and whether it may have been used before. One that was given stands for this kind of call on this ID alone:
+        the shard tells requests apart by their text."""
+        if given is None:
+            return self._request_id(), False
+        said = f"{call.__struct_config__.tag} {len(id)} {id} {checked_name('request ID', given)}"
+        return (said if len(said.encode()) <= NAME_BYTES_MAX else hashlib.blake2b(said.encode(), digest_size=32).hexdigest()), True
 
     # Starting.
 
@@ -106,7 +112,7 @@ class Methods(HereOnly, TimedMethods):
         id = secrets.token_hex(16) if id is None else check_id(id)
         values = None if attributes is None else encoded_attributes(attributes, self.payloads.bytes_max)
         await self._call(shard_of(id, self.shards), StartCall(
-            id, name, data, *self._request(request_id), on_running, on_finished, to_ms_or_none(deadline, "deadline"), values,
+            id, name, data, *self._request(request_id, StartCall, id), on_running, on_finished, to_ms_or_none(deadline, "deadline"), values,
         ))
         return Run(self, id, codec)
 
@@ -169,7 +175,8 @@ class Methods(HereOnly, TimedMethods):
     async def _complete(self, token: str, status: Literal["ok", "failed"], payload: bytes, request_id: str | None) -> None:
         said = read_token(token)
         await self._call(shard_of(check_id(said.id), self.shards), CompleteCall(
-            said.id, said.run, said.op, said.attempt, said.seal, status, payload, *self._request(request_id)))
+            said.id, said.run, said.op, said.attempt, said.seal, status, payload,
+            *self._request(request_id, CompleteCall, said.id)))
 
     @overload
     def handle(self, id: str) -> Run[Any]: ...

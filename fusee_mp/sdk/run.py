@@ -80,7 +80,7 @@ class Run(Generic[R_co]):
         """Send a signal; on return it is durable. Raises NotFound, and Rejected when the run has ended."""
         name, codec = named(s)
         payload = codec.encode(value, f'the value of signal "{name}"', self._home.payloads.bytes_max)
-        await self._call(SignalCall(self.id, name, payload, *self._home._request(request_id)))
+        await self._call(SignalCall(self.id, name, payload, *self._home._request(request_id, SignalCall, self.id)))
 
     @overload
     async def update(self, u: Changes[None, R], value: None = None, *, update_id: str | None = None) -> R: ...
@@ -120,15 +120,15 @@ class Run(Generic[R_co]):
 
     async def cancel(self, reason: str = "", *, request_id: str | None = None) -> None:
         """Ask the run to end: its code sees asyncio.CancelledError at its next await. A second cancel changes nothing."""
-        await self._call(CancelCall(self.id, reason_text(reason), *self._home._request(request_id)))
+        await self._call(CancelCall(self.id, reason_text(reason), *self._home._request(request_id, CancelCall, self.id)))
 
     async def terminate(self, reason: str = "", *, request_id: str | None = None) -> None:
         """End the run without asking its code."""
-        await self._call(TerminateCall(self.id, reason_text(reason), *self._home._request(request_id)))
+        await self._call(TerminateCall(self.id, reason_text(reason), *self._home._request(request_id, TerminateCall, self.id)))
 
     async def pause(self, reason: str = "", *, request_id: str | None = None) -> None:
         """Start no further step body of the run until it is resumed. Bodies that run may end, and what arrives is recorded."""
-        await self._call(PauseCall(self.id, reason_text(reason), *self._home._request(request_id)))
+        await self._call(PauseCall(self.id, reason_text(reason), *self._home._request(request_id, PauseCall, self.id)))
 
     async def reset(self, step_name: str, *, occurrence: int = 1, request_id: str | None = None) -> None:
         """Go on before a step: a new run of the ID takes the results before it from the journal, and runs the step again, with another
@@ -140,18 +140,18 @@ class Run(Generic[R_co]):
         if not isinstance(occurrence, int) or occurrence < 1:
             raise Rejected(f"reset(occurrence=) counts from 1, not {occurrence!r}")
         step = checked_name("step", step_name)
-        await self._call(ResetCall(self.id, step, occurrence, *self._home._request(request_id)))
+        await self._call(ResetCall(self.id, step, occurrence, *self._home._request(request_id, ResetCall, self.id)))
 
     async def delete(self, *, request_id: str | None = None) -> None:
         """Forget the ID's ended runs: results, journals, attributes. On return nobody finds them any more.
 
         Raises Rejected while a run of the ID is open; NotFound.
         """
-        await self._call(DeleteCall(self.id, *self._home._request(request_id)))
+        await self._call(DeleteCall(self.id, *self._home._request(request_id, DeleteCall, self.id)))
 
     async def resume(self, *, request_id: str | None = None) -> None:
         """Let the run go on; a step that had used up its attempts has all of them again. On a run that is not paused: nothing."""
-        await self._call(ResumeCall(self.id, *self._home._request(request_id)))
+        await self._call(ResumeCall(self.id, *self._home._request(request_id, ResumeCall, self.id)))
 
 
 async def within(timeout: Duration | None, answer: Any) -> Any:

@@ -196,11 +196,10 @@ class ScheduleHandle:
         Raises Rejected when more than 100,000 instants lie in between.
         """
         first_ms, last_ms = -(-(_aware("first", first) - _EPOCH) // timedelta(milliseconds=1)), unix_ms("last", last)
-        request, repeat = self._home._request(None)
-        return int(await self._call(BackfillCall(self.id, first_ms, last_ms, request, repeat)))
+        return int(await self._call(BackfillCall(self.id, first_ms, last_ms, self._home._request_id())))
 
     async def _change(self, what: Any) -> Any:
-        return await self._call(ChangeScheduleCall(self.id, what, *self._home._request(None)))
+        return await self._call(ChangeScheduleCall(self.id, what, self._home._request_id()))
 
 
 def schedule_run_id(id: str, when: datetime | int) -> str:

@@ -37,8 +37,8 @@ class TimedMethods(ABC):
         """Carry out a call where its shard is held. Raises the FuseeError of the answer."""
 
     @abstractmethod
-    def _request(self, given: str | None) -> tuple[str, bool]:
-        """A request ID, and whether it may have been used before."""
+    def _request_id(self) -> str:
+        """A request ID that was never used."""
 
     @abstractmethod
     def handle(self, id: str) -> Run[Any]:
@@ -56,7 +56,7 @@ class TimedMethods(ABC):
             raise Rejected(f"expected ScheduleSpec(workflow=.., every=..), found {spec!r:.120}")
         handle = ScheduleHandle(self, id)
         name, data, _ = target(spec.workflow, spec.input, self.payloads.bytes_max)
-        call = SetScheduleCall(id, name, data, spec.timezone, spec.rule, *self._request(None))
+        call = SetScheduleCall(id, name, data, spec.timezone, spec.rule, self._request_id())
         await self._call(shard_of(id, self.shards), call)
         return handle
 
@@ -112,7 +112,7 @@ class TimedMethods(ABC):
 
     async def _gather(self, name: str, key: str, data: bytes, rule: Rule, event_id: str | None, codec: Codec) -> Run[Any]:
         event = None if event_id is None else checked_name("event ID", event_id)
-        call = GatherCall(name, key, rule, data, event, *self._request(None))
+        call = GatherCall(name, key, rule, data, event, self._request_id())
         return AwaitedRun(self, await self._call(shard_of(check_id(key), self.shards), call), codec)  # type: ignore[arg-type]
 
 

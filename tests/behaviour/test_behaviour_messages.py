@@ -70,6 +70,24 @@ def test_signals_that_come_together_before_the_end_are_all_seen(scene: Any) -> N
 
 # Request IDs.
 
+def test_a_request_id_stands_for_one_kind_of_call_on_one_id(scene: Any) -> None:
+    async def scenario(home: Any) -> None:
+        engine = home.engine
+        runs = [await engine.start(W["sums"], f"o{number}", 1, request_id="click") for number in range(4)]
+        assert [run.id for run in runs] == [f"o{number}" for number in range(4)]
+        for number, run in enumerate(runs):
+            await run.signal(GO, number, request_id="click")
+            await run.signal(GO, 100, request_id="click")
+        assert [await run.result() for run in runs] == [0, 1, 2, 3]
+        long = "x" * 1_000
+        run = await engine.start(W["sums"], long, 1, request_id=long)
+        assert (await engine.start(W["sums"], long, 1, request_id=long)).id == run.id
+        await run.signal(GO, 7, request_id=long)
+        assert await run.result() == 7
+
+    scene(scenario)
+
+
 def test_a_request_that_is_sent_again_has_the_effect_and_the_answer_of_one(scene: Any) -> None:
     async def scenario(home: Any) -> None:
         engine = home.engine
