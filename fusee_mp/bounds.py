@@ -210,5 +210,5 @@ assert NAME_BYTES_MAX < PROOF_FRAME_BYTES_MAX <= GREETING_FRAME_BYTES_MAX
 
 # Staying awake for an answer is judged by rounds of so many; those that mostly did not pay end in a pause.
 AWAKE_ROUND = 256
-AWAKE_PAUSE_S = 10.0
+AWAKE_PAUSE_S = 0.1
 AWAKE_PAUSE_MAX_S = 600.0

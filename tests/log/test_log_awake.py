@@ -213,9 +213,9 @@ def test_attended_flushes_pause_where_a_quarter_is_slow_and_come_back() -> None:
     assert round_of(quarter) and round_of(quarter)
     assert not round_of(quarter + 2)
     for pause in (1, 2, 4):
-        now += pause * bounds.AWAKE_PAUSE_S - 1
+        now += pause * bounds.AWAKE_PAUSE_S - 0.01
         assert not policy.is_wanted(usual)
-        now += 1
+        now += 0.01
         assert policy.is_wanted(usual) and not round_of(quarter + 2)
     now += bounds.AWAKE_PAUSE_MAX_S
     assert round_of(0) and not round_of(quarter + 2)

@@ -50,7 +50,7 @@ def test_it_pauses_where_answers_come_too_late_and_comes_back() -> None:
         spin.start()
         turned = spin._is_turning
         now += answer_after
-        if answer_after < 0.005:
+        if answer_after < 0.00005:
             spin.stop()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -59,15 +59,15 @@ def test_it_pauses_where_answers_come_too_late_and_comes_back() -> None:
     async def main() -> None:
         nonlocal now
         for _ in range(2 * AWAKE_ROUND):
-            assert await spins(0.001)
-        late = [await spins(0.006) for _ in range(AWAKE_ROUND)]
+            assert await spins(0.00001)
+        late = [await spins(0.00006) for _ in range(AWAKE_ROUND)]
         assert late.count(True) == AWAKE_ROUND // 4 + 1
         now += AWAKE_PAUSE_S
-        assert await spins(0.001)
+        assert await spins(0.00001)
 
     async def whole() -> None:
         nonlocal spin
-        spin = Spin(asyncio.get_running_loop(), 0.005, lambda: now)
+        spin = Spin(asyncio.get_running_loop(), 0.00005, lambda: now)
         await main()
 
     spin: Spin
