@@ -27,6 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
     share the tests has one in that. The names are short: paths of Unix sockets hold 107 bytes."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # A shell has its background jobs ignore Ctrl-C, and what they start inherits it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # started by nohup
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     directory = Path(tempfile.gettempdir(), _worker(config)) if _worker(config) else _new_directory()
     directory.mkdir(exist_ok=True)
     config.stash[DIRECTORY] = directory
