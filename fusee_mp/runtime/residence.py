@@ -185,6 +185,7 @@ class Residence:
                 shard.timers.add(due, ParkedTimer(shard, run.id, due))
         run.drop()
         run.left_memory = True
+        self._budget.freed(run.weight)
         shard.forget(run)
         shard.dead_timers += 1
 

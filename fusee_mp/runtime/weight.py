@@ -6,6 +6,7 @@
 # Rule 2: the walk has no effect: it reads no property, calls no code of the user's, and keeps nothing.
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 from collections import deque
@@ -18,9 +19,13 @@ if TYPE_CHECKING:
 
 # A run that waits for a signal: its task, loop, journal and coroutine (measured: 5 to 7 KiB).
 RUN_BYTES: Final = 6_144
+CODE_BYTES: Final = 500  # a coroutine with its frame, but for what its locals refer to
 RECORD_BYTES: Final = 120  # what is kept of a record once it has been fed
 OBJECTS_MAX: Final = 2_000
 SAMPLE: Final = 64
+# The C library keeps what was freed, in pieces that others may not fit: after so much it is told to give it back. That takes milliseconds.
+GIVE_BACK_BYTES: Final = 32 << 20
+_malloc_trim: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it, and needs it
 _SEQUENCES: Final = (list, tuple, set, frozenset, deque)
 _LEAVES: Final = (int, float, bool, complex, type(None), str, bytes, bytearray)
 _CODE: Final = (CoroutineType, GeneratorType, MethodType)
@@ -42,10 +47,16 @@ def _held_by(roots: list[Any]) -> int:
         if id(found) in seen or not _belongs_to_run(found):
             continue
         seen.add(id(found))
-        total += object.__sizeof__(found) * share if not isinstance(found, _LEAVES) else sys.getsizeof(found) * share
+        total += _size(found) * share
         if not isinstance(found, _LEAVES):
             stack += _inside(found, share)
     return int(total)
+
+
+def _size(found: Any) -> int:
+    if isinstance(found, _CODE):  # of which CPython 3.11 says anything: it takes what stands in the place of a length for one
+        return CODE_BYTES
+    return sys.getsizeof(found) if isinstance(found, _LEAVES) else object.__sizeof__(found)
 
 
 def _inside(found: Any, share: float) -> list[tuple[Any, float]]:
@@ -74,6 +85,7 @@ class Budget:
     def __init__(self, bytes_max: int | None = None) -> None:
         self.bytes_max = bytes_max
         self._residences: list[Residence] = []
+        self._freed_bytes = 0
 
     def add(self, residence: Residence) -> None:
         self._residences.append(residence)
@@ -87,10 +99,18 @@ class Budget:
         """Of all loaded runs, estimated."""
         return sum(residence.loaded_bytes for residence in self._residences)
 
+    def freed(self, weight: int) -> None:
+        """A run of this weight has left memory."""
+        self._freed_bytes += weight
+
     def enforce(self) -> None:
-        """Park quiet runs until the rest fits."""
+        """Park quiet runs until the rest fits, and give the system back what those took that have left."""
         if self.bytes_max is None:
             return
+        if self._freed_bytes >= GIVE_BACK_BYTES:
+            self._freed_bytes = 0
+            if _malloc_trim is not None:
+                _malloc_trim(0)
         excess = self.bytes - self.bytes_max
         while excess > 0:
             longest = min((each for each in self._residences if each.quiet_since is not None), key=_since, default=None)

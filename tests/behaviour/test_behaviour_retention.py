@@ -150,6 +150,8 @@ def test_loaded_runs_stay_within_their_budget(tmp_path: Path) -> None:
             await until(lambda: sum(residence.loaded_bytes for residence in loaded) <= budget)
             await until(lambda: sum(len(runtime.by_number) for runtime in engine.runtimes) * size <= 1.2 * budget)
             await has_status(engine, "w0", "parked")
+            weights = [run.weight for runtime in engine.runtimes for run in runtime.by_number.values() if run.weight]
+            assert all(size <= weight <= 1.2 * size for weight in weights) and sum(weights) >= 0.7 * budget, "no more leave than must"
             assert (await engine.status(f"w{count - 1}")).status != "parked"  # type: ignore[union-attr]
             for n in range(500):
                 await engine.start(quick, f"q{n}", n)
