@@ -9,6 +9,7 @@ import pytest
 from behaviour_places import Place, has_status, run, until
 
 from fusee_mp import AlreadyExists, Client, Ctx, NotFound, Rejected, Worker, Workflow, export, query, signal, workflow
+from fusee_mp.runtime import weight
 from fusee_mp.sdk.config import Config
 from fusee_mp.store.archive import read_archive
 from tests.server.tree import Tree
@@ -139,6 +140,19 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         Config(dir="d", keep_history=False, archive_history=True)
 
 
+def test_what_parked_runs_took_is_given_back_to_the_system_once_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(weight, "_malloc_trim", calls.append)
+    budget = weight.Budget(1_000)
+    budget.freed(weight.GIVE_BACK_BYTES - 1)
+    budget.enforce()
+    assert calls == []
+    budget.freed(1)
+    budget.enforce()
+    budget.enforce()
+    assert calls == [0], "once, until there is as much again"
+
+
 def test_loaded_runs_stay_within_their_budget(tmp_path: Path) -> None:
     """G06: whatever code holds in its locals counts; the longest quiet leave first, and all of them answer."""
     async def main() -> None:
@@ -151,7 +165,7 @@ def test_loaded_runs_stay_within_their_budget(tmp_path: Path) -> None:
             await until(lambda: sum(len(runtime.by_number) for runtime in engine.runtimes) * size <= 1.2 * budget)
             await has_status(engine, "w0", "parked")
             weights = [run.weight for runtime in engine.runtimes for run in runtime.by_number.values() if run.weight]
-            assert all(size <= weight <= 1.2 * size for weight in weights) and sum(weights) >= 0.7 * budget, "no more leave than must"
+            assert all(size <= each <= 1.2 * size for each in weights) and sum(weights) >= 0.7 * budget, "no more leave than must"
             assert (await engine.status(f"w{count - 1}")).status != "parked"  # type: ignore[union-attr]
             for n in range(500):
                 await engine.start(quick, f"q{n}", n)
@@ -161,7 +175,6 @@ def test_loaded_runs_stay_within_their_budget(tmp_path: Path) -> None:
             assert results == [size // 1024 * 1024] * count
 
     run(main())
-
 
 
 

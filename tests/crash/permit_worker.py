@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
-import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fusee_mp import Ctx, Worker, current_step, workflow
-from tests.server.flows import boot_time
+from fusee_mp import Ctx, current_step, workflow
+from tests.server.flows import boot_time, main
 
 FILE: Final = "FUSEE_TEST_HOLDS"
 LIMIT: Final = "five"
@@ -54,12 +52,5 @@ async def holder(ctx: Ctx, value: int) -> int:
     return int(await ctx.step("hold", hold, value, limit=LIMIT))
 
 
-async def work(address: str, name: str, max_shards: int) -> None:
-    async with Worker.connect(address, workflows=[holder], max_shards=max_shards, name=name, grace="2s") as worker:
-        await worker.run(signals=True)
-
-
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s worker %(levelname)s %(message)s")
-    os.environ[FILE] = sys.argv[4]
-    asyncio.run(work(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    main([holder], FILE)

@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
-import sys
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from fusee_mp import Ctx, Retry, Worker, Workflow, current_step, workflow
+from fusee_mp import Ctx, Retry, Workflow, current_step, workflow
 from fusee_mp.runtime.steps import CURRENT
-from tests.server.flows import boot_time
+from tests.server.flows import boot_time, main
 
 FILE: Final = "FUSEE_TEST_BODIES"
 # One body in so many fails at its first attempt.
@@ -91,13 +89,5 @@ async def ledger(ctx: Ctx, expected: int) -> list[int]:
 WORKFLOWS: list[Workflow[Any, Any]] = [caller, doubler, ledger]
 
 
-async def work(address: str, name: str, max_shards: int) -> None:
-    async with Worker.connect(address, workflows=WORKFLOWS, max_shards=max_shards, name=name, grace="2s") as worker:
-        print("holds", worker.held, flush=True)
-        await worker.run(signals=True)
-
-
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s worker %(levelname)s %(message)s")
-    os.environ[FILE] = sys.argv[4]
-    asyncio.run(work(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    main(WORKFLOWS, FILE)

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,13 +112,18 @@ async def order(ctx: Ctx, item: list[Any]) -> int:
 WORKFLOWS: list[Workflow[Any, Any]] = [counter, waiter, idle, sleeper, lasting, parcel, order]
 
 
-async def work(address: str, name: str, max_shards: int) -> None:
-    async with Worker.connect(address, workflows=WORKFLOWS, max_shards=max_shards, name=name, grace="2s") as worker:
+async def work(address: str, name: str, max_shards: int, workflows: Sequence[Workflow[Any, Any]]) -> None:
+    async with Worker.connect(address, workflows=workflows, max_shards=max_shards, name=name, grace="2s") as worker:
         print("holds", worker.held, flush=True)
         await worker.run(signals=True)
 
 
-if __name__ == "__main__":
+def main(workflows: Sequence[Workflow[Any, Any]], file: str) -> None:
+    """Be a worker with these workflows, which find the path of the file they write to in the environment, by this name."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s worker %(levelname)s %(message)s")
-    os.environ[EFFECTS] = sys.argv[4]
-    asyncio.run(work(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    os.environ[file] = sys.argv[4]
+    asyncio.run(work(sys.argv[1], sys.argv[2], int(sys.argv[3]), workflows))
+
+
+if __name__ == "__main__":
+    main(WORKFLOWS, EFFECTS)
