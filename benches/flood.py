@@ -133,12 +133,12 @@ def figures(times: list[float]) -> str:
 
 
 def state(tree: Tree) -> dict[str, tuple[int, float]]:
-    """Descriptors and MiB of the router and the shard processes."""
+    """Descriptors, but for the log's own files, and MiB of the router and the shard processes."""
     found = {}
     for number, process in enumerate(tree.members()):
         if number == 0 or "fusee_mp.shardproc" in process.cmdline():
             name = "router" if number == 0 else f"shard {process.cmdline()[-1].partition(chr(34) + 'shard' + chr(34) + ': ')[2][0]}"
-            found[name] = process.num_fds(), process.memory_info().rss / (1 << 20)
+            found[name] = process.num_fds() - len(process.open_files()), process.memory_info().rss / (1 << 20)
     return found
 
 

@@ -29,6 +29,13 @@ READS_WAITING_MAX = 1_000
 CALLS_OF_ONE_MAX = 8_000
 CALLS_OF_ONE_BYTES_MAX = 48 * MIB
 READS_OF_ONE_MAX = 800
+# The same for calls that a process passes on to another's shard, where all that come from there have what one connection may have.
+FORWARDED_OF_ONE_MAX = 6_000
+FORWARDED_OF_ONE_BYTES_MAX = 40 * MIB
+FORWARDED_READS_OF_ONE_MAX = 600
+# Frames of clients of which a process has a part, all together: beyond it the one gives way that began first. Some of the largest, since
+# honest ones are whole within moments.
+UNFINISHED_BYTES_MAX = 128 * MIB
 # Of one connection's questions so many are with the keeper, or have an answer in memory that the connection does not take.
 READS_AT_ONCE = 4
 # Appended and not written yet: beyond this the holder is not listened to until the disk has caught up.
@@ -63,7 +70,9 @@ SHARDS_MAX = 1024
 
 assert PAYLOAD_BYTES_MAX < RECORD_BYTES_MAX < FRAME_BYTES_MAX < BATCH_BYTES_MAX
 assert CALLS_OF_ONE_MAX < CALLS_WAITING_MAX and READS_AT_ONCE < READS_OF_ONE_MAX < READS_WAITING_MAX
-assert ANSWER_BYTES_MAX < CALLS_OF_ONE_BYTES_MAX < CALLS_WAITING_BYTES_MAX
+assert FORWARDED_OF_ONE_MAX < CALLS_OF_ONE_MAX and FORWARDED_READS_OF_ONE_MAX < READS_OF_ONE_MAX
+assert UNFINISHED_BYTES_MAX >= 16 * FRAME_BYTES_MAX
+assert ANSWER_BYTES_MAX < FORWARDED_OF_ONE_BYTES_MAX < CALLS_OF_ONE_BYTES_MAX < CALLS_WAITING_BYTES_MAX
 assert APPENDED_BYTES_MAX >= 2 * BATCH_BYTES_MAX
 assert BATCH_BYTES_MAX + 64 * KIB <= SEGMENT_BYTES_MIN <= SEGMENT_BYTES_DEFAULT
 

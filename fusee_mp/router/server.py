@@ -113,8 +113,8 @@ class Router:
         self._changed.set()
 
     def reload(self) -> None:
-        """Read certificate, key, CA and tokens again, for connections that come from now on. With files that cannot be used nothing
-        changes."""
+        """Read certificate, key, CA and tokens again. Connections that came in with a token that is gone end. With files that cannot be
+        used nothing changes."""
         try:
             material, keys = self._read_keys()
             self._processes.keyed(material)
@@ -122,6 +122,7 @@ class Router:
             LOG.error("certificates and tokens were not read again, those at hand stay in use: %s", error)
             return
         self._door.keys = keys
+        self._sessions.keyed(keys)
         LOG.info("certificates and tokens were read again: %s", keys)
 
     @property

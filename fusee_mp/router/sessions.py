@@ -15,8 +15,9 @@ from typing import Any, Final, Protocol
 
 from fusee_mp.bounds import CONTROL_FRAME_BYTES_MAX, CONTROL_FRAME_MS, ROUTER_SESSIONS_MAX, WORKER_NAME_CHARS_MAX
 from fusee_mp.errors import Denied, ProtocolError, Rejected
-from fusee_mp.security.door import Door, Entry
-from fusee_mp.security.token import Scope
+from fusee_mp.security.door import TOKEN_GONE, Door, Entry
+from fusee_mp.security.keys import Keys
+from fusee_mp.security.token import Scope, Token
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, FrameDecoder
 from fusee_mp.wire.kinds import Kind
@@ -39,12 +40,12 @@ class Desk(Protocol):
 class Session(Stream):
     """One control connection. `hello` is there once it is a worker's."""
 
-    def __init__(self, number: int, scope: Scope, welcome: m.Welcome, desk: Desk, on_lost: Callable[[Session], None]) -> None:
+    def __init__(self, number: int, token: Token, welcome: m.Welcome, desk: Desk, on_lost: Callable[[Session], None]) -> None:
         super().__init__()
         self._decoder = FrameDecoder(CONTROL_FRAME_BYTES_MAX)
-        self.number = number
+        self.number, self.token = number, token
         self.hello: m.Hello | None = None
-        self._scope, self._welcome, self._desk, self._on_lost = scope, welcome, desk, on_lost
+        self._welcome, self._desk, self._on_lost = welcome, desk, on_lost
         self._silent_ms = self._unfinished_ms = 0
         self._heard_at = 0.0
 
@@ -79,8 +80,9 @@ class Session(Stream):
     def _hello(self, hello: m.Hello, request: int) -> None:
         if self.hello is not None:
             raise ProtocolError("a session says HELLO once: open another connection")
-        if self._scope < Scope.FULL:
-            self.send(m.error_message(Denied(f"a worker needs a token of scope full, this one has {self._scope.name.lower()}")), request)
+        if self.token.scope < Scope.FULL:
+            denied = Denied(f"a worker needs a token of scope full, this one has {self.token.scope.name.lower()}")
+            self.send(m.error_message(denied), request)
             return
         check_hello(hello, self._welcome.shards)
         self.hello = hello
@@ -155,10 +157,16 @@ class Sessions:
             return ""
         return f"there are {ROUTER_SESSIONS_MAX} control connections already: close some"
 
-    def _begin(self, scope: Scope) -> Session:
+    def _begin(self, token: Token) -> Session:
         self._last += 1
-        session = self._open[self._last] = Session(self._last, scope, self._welcome, self._desk, self._lost)
+        session = self._open[self._last] = Session(self._last, token, self._welcome, self._desk, self._lost)
         return session
+
+    def keyed(self, keys: Keys) -> None:
+        """There are other keys: who came in with a token that is gone goes."""
+        for session in list(self._open.values()):
+            if not keys.honours(session.token):
+                session.close(TOKEN_GONE)
 
     def send(self, number: int, message: m.Message) -> None:
         """Send to a session; one that is gone has been reported as left."""

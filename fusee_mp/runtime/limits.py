@@ -63,7 +63,8 @@ class Permit:
         if self._call.permit is self:
             self._call.refuse(Rejected(
                 f'step "{self._call.name}" names the limit "{self._limit}", which is not defined.'
-                f' Define it: await engine.limit("{self._limit}", Limit(concurrent=..))', limit=self._limit,
+                f' Define it: engine.limit("{self._limit}", Limit(concurrent=..)), or `fusee-mp limits {self._limit} --concurrent N`',
+                limit=self._limit,
             ))
 
     def give_back(self) -> None:

@@ -64,7 +64,8 @@ class PendingStep:
 class RunDetail(RunStatus):
     """A status with the journal behind it.
 
-    failure: how it failed, as the tree that docs/errors.md describes. pending: of an open run, steps without an outcome.
+    failure: how it failed, as the tree that docs/errors.md describes. pending: of an open run, steps without an outcome of
+    which something is recorded: an attempt that failed, a heartbeat. A first attempt leaves no record before it ends.
     """
 
     journal: Sequence[JournalRecord] = ()

@@ -30,7 +30,7 @@ from fusee_mp.security.crowd import Crowd, host_of
 from fusee_mp.security.farewell import LINGER_MS, Farewells
 from fusee_mp.security.keys import Keys
 from fusee_mp.security.refusals import Refusals
-from fusee_mp.security.token import NO_CHANNEL, Proving, Scope, decoy
+from fusee_mp.security.token import NO_CHANNEL, UNASKED, Proving, Token, decoy
 from fusee_mp.security.turns import Turns
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, first_frame, frame_bytes
@@ -42,16 +42,17 @@ NO_TLS: Final = "denied: this server takes connections over TLS alone: connect w
 NO_TOKEN: Final = "this server asks for a token: connect with token_file= (--token-file)"
 NO_TOKENS: Final = "this server has no tokens and cannot prove that it has yours: connect without token_file=, or serve with --tokens"
 NO_CERTIFICATE: Final = "this server asks for a certificate: connect with cert= and key= (--cert and --key)"
+TOKEN_GONE: Final = "the token that let it in is no longer among the server's: connect with one that is"
 TOKEN_SHOWN_CHARS: Final = 64
 CROWDED: Final = "too many connections are beginning: try again"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a connection is for: `make` gives the protocol for a scope, `full` why there is no room (or nothing), `most` bounds its
+    """What a connection is for: `make` gives the protocol for a token, `full` why there is no room (or nothing), `most` bounds its
     first frame."""
 
-    make: Callable[[Scope], asyncio.Protocol]
+    make: Callable[[Token], asyncio.Protocol]
     full: Callable[[], str]
     most: int
 
@@ -123,10 +124,10 @@ class Entrant(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._buffer = bytearray()
-        self._scope = Scope.FULL  # where no tokens are asked for
+        self._token = UNASKED
         self._is_proven = self._keys.tokens is None
         self._proving: Proving | None = None
-        self._client_nonce, self._token = b"", ""
+        self._client_nonce, self._named = b"", ""
         self._is_refused = False
         self._offers_rings = is_unix and decode_preface(preface).offers_rings
 
@@ -220,7 +221,7 @@ class Entrant(asyncio.Protocol):
             except Denied as error:
                 self._deny(error.message, frame.request)
                 return
-            self._scope, self._is_proven = self._proving.token.scope, True
+            self._token, self._is_proven = self._proving.token, True
             self._within(bounds.DOOR_GREETING_MS, "say what it wants")
         else:
             self._deny(NO_TOKEN, frame.request)
@@ -229,12 +230,15 @@ class Entrant(asyncio.Protocol):
         assert self._keys.tokens is not None
         token = self._keys.tokens.get(challenge.token) or decoy(challenge.token)
         self._proving = Proving(token, self._preface, self._keys.channel if self._keys.context else NO_CHANNEL)
-        self._client_nonce, self._token = challenge.nonce, challenge.token[:TOKEN_SHOWN_CHARS]
+        self._client_nonce, self._named = challenge.nonce, challenge.token[:TOKEN_SHOWN_CHARS]
         self._send(m.Proof(self._proving.of_server(challenge.nonce), self._proving.nonce), request)
 
     def _greeted(self, frame: Frame) -> None:
         if frame.kind == Kind.CHALLENGE:
             self._deny(NO_TOKENS, frame.request)
+            return
+        if not self._door.keys.honours(self._token):  # read again meanwhile
+            self._deny(TOKEN_GONE, frame.request)
             return
         if why := self._entry.full():  # others came in meanwhile
             self.refuse(why)
@@ -242,7 +246,7 @@ class Entrant(asyncio.Protocol):
         transport, self._transport = self._transport, None
         assert transport is not None
         self._ended()
-        protocol = self._entry.make(self._scope)
+        protocol = self._entry.make(self._token)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         protocol.data_received(bytes(self._buffer))
@@ -252,7 +256,7 @@ class Entrant(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._proving is not None and not self._is_proven and self._transport is not None:
-            why = f"it left before it proved its token {self._token!r}: this server has none of that name and secret"
+            why = f"it left before it proved its token {self._named!r}: this server has none of that name and secret"
             self._door.refusals.note(self._host, why)
         self._ended()
         self._transport = None

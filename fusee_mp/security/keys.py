@@ -16,7 +16,7 @@ from fusee_mp.bounds import PEM_BYTES_MAX, TOKENS_BYTES_MAX
 from fusee_mp.errors import Rejected
 from fusee_mp.security import tls
 from fusee_mp.security.files import read_file, read_secret
-from fusee_mp.security.token import NO_CHANNEL, Token, parse_tokens
+from fusee_mp.security.token import NO_CHANNEL, UNASKED, Token, parse_tokens
 
 
 class Material(msgspec.Struct, array_like=True, frozen=True):
@@ -76,7 +76,7 @@ class KeyFiles:
 
 @dataclass(frozen=True)
 class Keys:
-    """For connections that come from now on. `channel` is what a proof over TLS is bound to; `asks_certificate`: who connects must
+    """What connections need from now on. `channel` is what a proof over TLS is bound to; `asks_certificate`: who connects must
     show one."""
 
     context: ssl.SSLContext | None = None
@@ -87,6 +87,10 @@ class Keys:
     def __str__(self) -> str:
         names = [f"{token.name} ({token.scope.name.lower()})" for token in (self.tokens or {}).values()]
         return f"{'TLS' if self.context else 'no TLS'}, {'tokens ' if names else 'no tokens'}{', '.join(names)}"
+
+    def honours(self, token: Token) -> bool:
+        """Whether who came in with this token may stay."""
+        return token is UNASKED or self.tokens is None or self.tokens.get(token.name) == token
 
     @classmethod
     def of(cls, material: Material, tokens_source: str = "the tokens file") -> Keys:

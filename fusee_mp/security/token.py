@@ -52,6 +52,10 @@ class Token:
     secret: str = field(repr=False)
 
 
+# Of who came in where no token is asked for.
+UNASKED: Final = Token(Scope.FULL, "", "")
+
+
 def parse_tokens(data: bytes, source: str) -> dict[str, Token]:
     """The tokens of a file by name: a line each, `SCOPE NAME SECRET`; empty lines and those that begin with # are left out.
 

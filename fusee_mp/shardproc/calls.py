@@ -9,10 +9,10 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -29,25 +29,23 @@ from fusee_mp.bounds import (
     READS_WAITING_MAX,
 )
 from fusee_mp.core.calls import LimitCall, LimitRow, LimitState, Outcome, decode_call
-from fusee_mp.errors import Busy, Denied, FuseeError, PayloadError, Rejected, StorageFull, Unavailable
-from fusee_mp.security.token import Scope
+from fusee_mp.errors import Busy, FuseeError, PayloadError, Rejected, StorageFull, Unavailable
+from fusee_mp.shardproc.waiting import CLIENT_READS, Bounds, Waiting
 from fusee_mp.store.reads import READS
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, encode_frame
-from fusee_mp.wire.kinds import Kind
 from fusee_mp.wire.stream import Stream
 
 if TYPE_CHECKING:
     from fusee_mp.shardproc.process import ShardProcess
 
 READ_TIMEOUT_S: Final = 10.0
-# What travels as a call but is answered by the keeper, with everything durable applied.
-CLIENT_READS: Final = frozenset(("status", "describe", "list", "count", "tally"))
 assert CLIENT_READS <= set(READS)
-# What a token of scope read may call, and looking at a limit. A query runs code of the workflow, but can record nothing.
-READ_SCOPE: Final = CLIENT_READS | {"result", "started", "query", "schedule_look", "schedules", "limits"}
-# Calls that wait for what the store may have already.
+OF_ALL: Final = Bounds(CALLS_WAITING_MAX, CALLS_WAITING_BYTES_MAX, READS_WAITING_MAX)
+OF_ONE: Final = Bounds(CALLS_OF_ONE_MAX, CALLS_OF_ONE_BYTES_MAX, READS_OF_ONE_MAX)
+# Holders that a call is given to, when each loses the shard before it answers.
 TRIES_MAX: Final = 5
+# Calls that wait for what the store may have already.
 _WAITS: Final = frozenset(("result", "started"))
 _STARTS: Final = frozenset(("start", "start_with_update"))
 # Payloads and attributes in one call, where it is not one. Beside them: IDs, names, what sealing adds.
@@ -71,6 +69,14 @@ class Pending:
         self.reading: asyncio.Task[None] | None = None
         self.tries = 0  # holders it was given to
 
+    @property
+    def method(self) -> str:
+        return self.call.method
+
+    @property
+    def size(self) -> int:
+        return len(self.call.args)
+
     def reply(self, value: bytes) -> None:
         self.answer(m.encode(m.Reply(value), self.request, self.shard))
 
@@ -78,58 +84,32 @@ class Pending:
         self.answer(m.encode(m.error_message(error), self.request, self.shard))
 
 
-class Share:
-    """What waits: of all, or of one connection (of another shard process: what comes from there)."""
-
-    __slots__ = ("calls", "bytes", "reads", "turn")
-
-    def __init__(self) -> None:
-        self.calls = self.bytes = self.reads = 0
-        self.turn = asyncio.Semaphore(READS_AT_ONCE)
-
-    def add(self, pending: Pending, sign: int = 1) -> None:
-        self.calls += sign
-        self.bytes += sign * len(pending.call.args)
-        self.reads += sign * (pending.call.method in CLIENT_READS)
-
-    def lacks_room(self, call: m.Call, calls: int, size: int, reads: int) -> str:
-        """What stands in the way of a further call, if anything does."""
-        if call.method in CLIENT_READS and self.reads >= reads:
-            return f"{self.reads} questions for its store"
-        if self.calls >= calls or self.bytes + len(call.args) > size:
-            return f"{self.calls} calls of {self.bytes} bytes"
-        return ""
-
-
 class ClientCalls:
     """The calls on one shard."""
 
     def __init__(self, process: ShardProcess) -> None:
         self._process = process
-        self._ids = itertools.count(1)
-        self._pending: dict[int, Pending] = {}
-        self._by_asker: dict[tuple[object, int], int] = {}
-        self._all = Share()
-        self._of: dict[object, Share] = {}
+        self._waiting: Waiting[Pending] = Waiting(OF_ALL, OF_ONE)
+        self._turns: WeakValueDictionary[object, asyncio.Semaphore] = WeakValueDictionary()  # held by those who wait for theirs
         self._unlooked: deque[int] = deque()  # calls whose answer the store may have, while nobody holds the shard
         self._looking: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return len(self._waiting)
 
     def take(self, frame: Frame, answer: Answer, owner: object) -> None:
         """A call on this shard came in. Raises ProtocolError when it cannot be read."""
         call = m.decode(frame)
         assert isinstance(call, m.Call)
         pending = Pending(answer, frame, owner, call)
-        refusal = self._refusal(call, owner)
+        refusal = self._refusal(pending)
         if refusal is not None:
             pending.fail(refusal)
             return
         if call.method in ("limit", "limits"):
             self._limit(pending)
             return
-        id = self._keep(pending)
+        id = self._waiting.add(pending)
         if call.method in CLIENT_READS:
             pending.reading = self._process.spawn(self._read(id, pending))
         elif self._process.lease is not None:
@@ -137,18 +117,17 @@ class ClientCalls:
         elif call.method in _WAITS:
             self._look([id])
 
-    def _refusal(self, call: m.Call, owner: object) -> FuseeError | None:
-        shard = self._process.shard
+    def _refusal(self, pending: Pending) -> FuseeError | None:
+        shard, call = self._process.shard, pending.call
         if call.method in _STARTS and (why := self._process.host.refusal):
             return StorageFull(f"shard {shard} starts nothing new: {why}")
-        if (size := len(call.args)) > (most := self._bytes_max(call.method)):
+        if (size := pending.size) > (most := self._bytes_max(call.method)):
             return PayloadError(
                 f'the call "{call.method}" has {size:,} bytes, over {most:,}, which is more than this server takes as payloads'
                 f" ({self._process.options.payload_bytes_max:,} bytes each). Keep large values elsewhere and send their address", size=size)
-        if full := self._all.lacks_room(call, CALLS_WAITING_MAX, CALLS_WAITING_BYTES_MAX, READS_WAITING_MAX):
+        if full := self._waiting.lacks_room(pending):
             return Busy(f"shard {shard} has {full} waiting. Nothing of this one was recorded: try later")
-        own = self._of.get(owner)
-        if own is not None and (full := own.lacks_room(call, CALLS_OF_ONE_MAX, CALLS_OF_ONE_BYTES_MAX, READS_OF_ONE_MAX)):
+        if full := self._waiting.lacks_own_room(pending):
             return Busy(
                 f"shard {shard} has {full} waiting for this one connection, which is all that one connection may have. Nothing of this one"
                 " was recorded: wait for answers before you send more")
@@ -160,26 +139,6 @@ class ClientCalls:
             return FRAME_BYTES_MAX
         payload = self._process.options.payload_bytes_max
         return CALL_ENVELOPE_BYTES + (max(payload, FAILURE_BYTES_MAX) if method == "complete" else payload * _PAYLOADS.get(method, 1))
-
-    def _keep(self, pending: Pending) -> int:
-        id = next(self._ids)
-        self._pending[id] = pending
-        self._by_asker[pending.owner, pending.request] = id
-        self._all.add(pending)
-        self._of.setdefault(pending.owner, Share()).add(pending)
-        return id
-
-    def _done(self, id: int) -> Pending | None:
-        """Take a call out, if nobody has."""
-        pending = self._pending.pop(id, None)
-        if pending is not None:
-            self._by_asker.pop((pending.owner, pending.request), None)
-            self._all.add(pending, -1)
-            own = self._of[pending.owner]
-            own.add(pending, -1)
-            if not own.calls:
-                del self._of[pending.owner]
-        return pending
 
     def _limit(self, pending: Pending) -> None:
         """Limits are this process's own: no worker is asked."""
@@ -209,11 +168,11 @@ class ClientCalls:
     def granted(self) -> None:
         """There is a new holder: it gets everything that is not answered."""
         self._unlooked.clear()
-        for id, pending in list(self._pending.items()):
+        for id, pending in self._waiting.items():
             if pending.reading is not None:
                 continue
             if pending.tries >= TRIES_MAX and pending.call.method not in _WAITS:
-                self._done(id)
+                self._waiting.take(id)
                 pending.fail(Unavailable(
                     f'the call "{pending.call.method}" was given to {pending.tries} holders of shard {self._process.shard}, and each lost'
                     " the shard before it answered: it may be the cause. Look at the workers' logs before you try it again"
@@ -223,11 +182,11 @@ class ClientCalls:
 
     def freed(self) -> None:
         """Nobody holds the shard: the store may have what some wait for."""
-        self._look([id for id, pending in self._pending.items() if pending.call.method in _WAITS])
+        self._look([id for id, pending in self._waiting.items() if pending.call.method in _WAITS])
 
     def answered(self, frame: Frame) -> None:
         """The worker answers."""
-        pending = self._done(frame.request)
+        pending = self._waiting.take(frame.request)
         if pending is not None:
             pending.answer(encode_frame(frame.kind, frame.body, pending.request, pending.shard))
 
@@ -235,17 +194,17 @@ class ClientCalls:
 
     def cancel(self, owner: object, request: int) -> None:
         """Who asked no longer waits for this one."""
-        id = self._by_asker.get((owner, request))
+        id = self._waiting.id_of(owner, request)
         if id is not None:
             self._drop(id)
 
     def forget(self, owner: object) -> None:
         """Who asked is gone."""
-        for id in [id for id, pending in self._pending.items() if pending.owner == owner]:
+        for id in self._waiting.ids_of(owner):
             self._drop(id)
 
     def _drop(self, id: int) -> None:
-        pending = self._done(id)
+        pending = self._waiting.take(id)
         assert pending is not None
         lease = self._process.lease
         if pending.reading is not None:
@@ -257,12 +216,12 @@ class ClientCalls:
 
     async def _read(self, id: int, pending: Pending) -> None:
         try:
-            async with self._of[pending.owner].turn:
+            async with self._turns.setdefault(pending.owner, asyncio.Semaphore(READS_AT_ONCE)):
                 await self._answer_from_store(pending)
         except FuseeError as e:
             pending.fail(e)
         finally:
-            self._done(id)
+            self._waiting.take(id)
 
     async def _answer_from_store(self, pending: Pending) -> None:
         host, asker, method = self._process.host, pending.owner, pending.call.method
@@ -286,7 +245,7 @@ class ClientCalls:
         try:
             while self._unlooked:
                 id = self._unlooked.popleft()
-                pending = self._pending.get(id)
+                pending = self._waiting.get(id)
                 if pending is not None:
                     await self._look_up(id, pending)
         finally:
@@ -302,52 +261,5 @@ class ClientCalls:
         if found is None or pending.call.method == "result" and found.finished is None:
             return
         value = Outcome(found.status, found.result or b"", found.reason, found.type) if pending.call.method == "result" else None
-        if self._done(id) is not None:
+        if self._waiting.take(id) is not None:
             pending.reply(msgspec.msgpack.encode(value))
-
-
-class ClientConnection(Stream):
-    """A client's connection to this shard process."""
-
-    def __init__(self, process: ShardProcess, scope: Scope = Scope.FULL) -> None:
-        super().__init__()
-        self._process = process
-        self._scope = scope
-        self._is_greeted = False
-
-    def received(self, frame: Frame) -> None:
-        if frame.kind == Kind.CLIENT_HELLO:
-            m.decode(frame)
-            self._is_greeted = True
-            welcome = m.ClientWelcome(self._process.server, self._process.shards, self._process.options.payload_bytes_max)
-            self.send(welcome, frame.request)
-        elif not self._is_greeted:
-            raise Rejected(f"a client begins with CLIENT_HELLO, this one with a frame of kind {frame.kind}")
-        elif frame.kind == Kind.CALL:
-            self._call(frame)
-        elif frame.kind == Kind.CANCEL:
-            self._process.cancel_call(frame, self)
-        elif frame.kind == Kind.PING:
-            self.send_bytes(encode_frame(Kind.PONG, frame.body, frame.request))
-        else:
-            raise Rejected(f"a client does not send frames of kind {frame.kind} to a shard")
-
-    def _call(self, frame: Frame) -> None:
-        if self._scope < Scope.CLIENT and not is_read(m.decode(frame)):
-            denied = Denied("this call changes something, or may, and needs a token of scope client: this one has read")
-            self.send(m.error_message(denied), frame.request, frame.shard)
-            return
-        self._process.call(frame, self.send_bytes, self)
-
-    def lost(self, reason: str) -> None:
-        self._process.client_lost(self)
-
-
-def is_read(call: m.Message) -> bool:
-    """Whether it is a call that changes nothing. What a worker gets is the call that the method names: it compares the two."""
-    if not isinstance(call, m.Call) or call.method != "limit":
-        return isinstance(call, m.Call) and call.method in READ_SCOPE
-    try:
-        return msgspec.msgpack.decode(call.args, type=LimitCall).spec is None
-    except msgspec.DecodeError:
-        return False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from fusee_mp.bounds import APPENDED_BYTES_MAX
 from fusee_mp.core import records as r
 from fusee_mp.errors import Denied, FuseeError, ProtocolError
-from fusee_mp.security.token import Scope
+from fusee_mp.security.token import Scope, Token
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame
 from fusee_mp.wire.kinds import Kind
@@ -49,10 +49,10 @@ class Lease:
 class WorkerConnection(Stream):
     """A worker's connection to this shard, from its LEASE to its end."""
 
-    def __init__(self, process: ShardProcess, scope: Scope = Scope.FULL) -> None:
+    def __init__(self, process: ShardProcess, token: Token) -> None:
         super().__init__()
         self._process = process
-        self._scope = scope
+        self.token = token
         self._asked = False
         self.lease: Lease | None = None
 
@@ -76,8 +76,8 @@ class WorkerConnection(Stream):
         assert isinstance(message, m.Lease)
         if self._asked:
             raise ProtocolError("a connection asks for one lease: open another connection")
-        if self._scope < Scope.FULL:
-            denied = Denied(f"a lease needs a token of scope full, this one has {self._scope.name.lower()}")
+        if self.token.scope < Scope.FULL:
+            denied = Denied(f"a lease needs a token of scope full, this one has {self.token.scope.name.lower()}")
             self.send(m.error_message(denied), request, self._process.shard)
             return
         if message.shard != self._process.shard:

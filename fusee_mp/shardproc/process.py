@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,25 +18,25 @@ from msgspec import DecodeError, Struct, field
 
 from fusee_mp.bounds import (
     APPENDED_BYTES_MAX,
-    CALLS_WAITING_MAX,
     CONNECTIONS_DEFAULT,
     GREETING_FRAME_BYTES_MAX,
     PAYLOAD_BYTES_MAX,
     WORKER_CONNECTIONS_MAX,
 )
-from fusee_mp.errors import Busy, FuseeError, Rejected, Unavailable
+from fusee_mp.errors import FuseeError
 from fusee_mp.log import LogOptions
 from fusee_mp.ring.fdpass import Channel
 from fusee_mp.ring.link import LinkFds
-from fusee_mp.security.door import Door, Entry
+from fusee_mp.security.door import TOKEN_GONE, Door, Entry
 from fusee_mp.security.farewell import Farewells
 from fusee_mp.security.keys import Keys, Material
-from fusee_mp.security.token import Scope
-from fusee_mp.shardproc.calls import ClientCalls, ClientConnection
+from fusee_mp.security.token import Token
+from fusee_mp.shardproc.calls import ClientCalls
+from fusee_mp.shardproc.clients import ClientConnection, Clients
 from fusee_mp.shardproc.host import HostOptions, ShardHost
 from fusee_mp.shardproc.lease import Lease, LivenessWatch, WorkerConnection
 from fusee_mp.shardproc.permits import PermitDesk
-from fusee_mp.shardproc.relay import Forwarded, Relay
+from fusee_mp.shardproc.relay import Relay
 from fusee_mp.shardproc.rings import OfferedRings
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, decode_frame
@@ -85,22 +85,20 @@ class ShardProcess:
         self.host: ShardHost
         self.lease: Lease | None = None
         self.calls = ClientCalls(self)
+        self.clients = Clients(self, options.connections)
         self.relay = Relay(self)
-        self.forwarded = Forwarded(self)
         self.permits = PermitDesk(self)
         self.spin = Spin(self.loop, SPIN_S, time.perf_counter)
         self._told_lsn = 0
-        self._clients: set[ClientConnection] = set()
         self._workers: set[WorkerConnection] = set()
         self._farewells = Farewells(self.loop)
         self._rings = OfferedRings(self.loop)
         # Nobody comes in before it is known whom to let in.
         self._door = None if options.is_secured else self._new_door()
-        clients = Entry(self._client, self._clients_full, GREETING_FRAME_BYTES_MAX)
         self._entries = {
             ConnectionKind.WORKER: Entry(self._worker, self._workers_full, GREETING_FRAME_BYTES_MAX),
-            ConnectionKind.CLIENT_SHARD: clients,
-            ConnectionKind.CLIENT_ANY: clients,
+            ConnectionKind.CLIENT_SHARD: self.clients.entry,
+            ConnectionKind.CLIENT_ANY: self.clients.entry,
         }
         self._tasks: set[asyncio.Task[Any]] = set()
         self._granting: WorkerConnection | None = None
@@ -194,7 +192,7 @@ class ShardProcess:
         return {
             "shard": self.shard, "pid": os.getpid(), "keeper_pid": host.keeper_pid, "epoch": host.epoch,
             "worker": lease.holder if lease else "", "durable_lsn": host.durable_lsn, "applied_lsn": host.applied_lsn,
-            "clients": len(self._clients), "calls_waiting": len(self.calls), "refusal": host.refusal,
+            "clients": len(self.clients.open), "calls_waiting": len(self.calls), "refusal": host.refusal,
             "flush": host.flush_facts(), "torn": host.torn is not None, "beginning": len(self._door) if self._door else 0,
             "refused": self._door.refusals.count if self._door else 0,
         }
@@ -209,6 +207,12 @@ class ShardProcess:
         if self._door is None:
             self._door = self._new_door()
         self._door.keys = keys
+        for connection in self._connections():
+            if not keys.honours(connection.token):
+                connection.close(TOKEN_GONE)
+
+    def _connections(self) -> list[ClientConnection | WorkerConnection]:
+        return [*self.clients.open, *self._workers]
 
     def _adopt(self, preface: bytes, sock: socket.socket) -> None:
         """Take over a connection whose preface the router has read."""
@@ -228,24 +232,14 @@ class ShardProcess:
     def _new_door(self) -> Door:
         return Door(self.loop, self._farewells, LOG, by_rings=self._rings.take)
 
-    def _worker(self, scope: Scope) -> WorkerConnection:
-        connection = WorkerConnection(self, scope)
+    def _worker(self, token: Token) -> WorkerConnection:
+        connection = WorkerConnection(self, token)
         self._workers.add(connection)
-        return connection
-
-    def _client(self, scope: Scope) -> ClientConnection:
-        connection = ClientConnection(self, scope)
-        self._clients.add(connection)
         return connection
 
     def _workers_full(self) -> str:
         most = WORKER_CONNECTIONS_MAX
         return f"shard {self.shard} has {most} connections of workers already" if len(self._workers) >= most else ""
-
-    def _clients_full(self) -> str:
-        most = self.options.connections
-        said = f"shard {self.shard} has {most} clients already, as many as it may (`serve --connections`): close some"
-        return said if len(self._clients) >= most else ""
 
     # Leases.
 
@@ -358,39 +352,11 @@ class ShardProcess:
         self._tell(m.Goodbye(f"storage: {reason}"))
         os._exit(EXIT_LOG_FAILED)
 
-    # Clients.
-
-    def call(self, frame: Frame, answer: Callable[[bytes], None], owner: ClientConnection) -> None:
-        if frame.shard == self.shard:
-            self.calls.take(frame, answer, owner)
-            return
-        m.decode(frame)  # what cannot be read is the fault of its sender, whom the other process could not tell
-        if error := self._forward(frame, answer, owner):
-            answer(m.encode(m.error_message(error), frame.request, frame.shard))
-
-    def _forward(self, frame: Frame, answer: Callable[[bytes], None], owner: ClientConnection) -> FuseeError | None:
-        if frame.shard >= self.shards:
-            return Rejected(f"there is no shard {frame.shard}: this server has shards 0 to {self.shards - 1}")
-        if len(self.forwarded) >= CALLS_WAITING_MAX:
-            return Busy(f"{CALLS_WAITING_MAX} calls wait here for other shards. Nothing of this one was recorded: try again later")
-        if not self.forwarded.send(frame, answer, owner):
-            return Unavailable(f"shard {frame.shard} cannot be reached from shard {self.shard} now: try again")
-        return None
-
-    def cancel_call(self, frame: Frame, owner: ClientConnection) -> None:
-        self.calls.cancel(owner, frame.request)
-        self.forwarded.cancel(owner, frame.request)
-
-    def client_lost(self, connection: ClientConnection) -> None:
-        self._clients.discard(connection)
-        self.calls.forget(connection)
-        self.forwarded.forget(connection)
-
     async def _close(self) -> None:
         self.end_lease("the server stops")
         if self._door is not None:
             self._door.close("the server stops")
-        for connection in [*self._clients, *self._workers]:
+        for connection in self._connections():
             connection.close("the server stops")
         await asyncio.sleep(0)
         for task in list(self._tasks):

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from fusee_mp.bounds import MIB
-from fusee_mp.errors import FuseeError, ProtocolError, Unavailable
+from fusee_mp.errors import FuseeError, ProtocolError
 from fusee_mp.ring.link import Link, LinkFds
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, decode_frame, encode_frame
@@ -51,7 +50,7 @@ class Relay:
 
     def _lost(self, shard: int) -> None:
         self._process.calls.forget(shard)
-        self._process.forwarded.unreachable(shard)
+        self._process.clients.forwarded.unreachable(shard)
         self._process.permits.peer_lost(shard)
 
     def to_peer(self, shard: int, frame: bytes) -> bool:
@@ -109,7 +108,7 @@ class Relay:
             elif frame.kind == Kind.PERMIT_ANSWER:
                 self._process.permits.deliver(frame.epoch, data)
             else:
-                self._process.forwarded.answered(frame)
+                self._process.clients.forwarded.answered(frame)
         except FuseeError as e:
             LOG.error("shard %d sent what shard %d cannot use: %s", shard, self._process.shard, e)
             if frame is not None and frame.kind == Kind.CALL:
@@ -153,65 +152,3 @@ class Relay:
         for link in self._links.values():
             link.close()
         self._links.clear()
-
-
-class _Waiting(NamedTuple):
-    answer: Callable[[bytes], None]
-    owner: object
-    request: int
-    shard: int
-
-
-class Forwarded:
-    """Calls that a client of this process makes on another shard."""
-
-    def __init__(self, process: ShardProcess) -> None:
-        self._process = process
-        self._last = 0
-        self._waiting: dict[int, _Waiting] = {}
-        self._by_asker: dict[tuple[object, int], int] = {}
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def send(self, frame: Frame, answer: Callable[[bytes], None], owner: object) -> bool:
-        """Pass a call on to the process of its shard. False when that is not there now."""
-        self._last += 1
-        if not self._process.relay.to_peer(frame.shard, encode_frame(frame.kind, frame.body, self._last, frame.shard)):
-            return False
-        self._waiting[self._last] = _Waiting(answer, owner, frame.request, frame.shard)
-        self._by_asker[owner, frame.request] = self._last
-        return True
-
-    def answered(self, frame: Frame) -> None:
-        waiting = self._waiting.get(frame.request) if frame.kind == Kind.PART else self._done(frame.request)
-        if waiting is not None:
-            waiting.answer(encode_frame(frame.kind, frame.body, waiting.request, waiting.shard))
-
-    def _done(self, id: int) -> _Waiting | None:
-        waiting = self._waiting.pop(id, None)
-        if waiting is not None:
-            self._by_asker.pop((waiting.owner, waiting.request), None)
-        return waiting
-
-    def unreachable(self, shard: int) -> None:
-        """The process of this shard is gone: who waits for it asks again."""
-        error = Unavailable(f"shard {shard} was lost while this call waited: ask again")
-        for id in [id for id, waiting in self._waiting.items() if waiting.shard == shard]:
-            waiting = self._done(id)
-            assert waiting is not None
-            waiting.answer(m.encode(m.error_message(error), waiting.request, waiting.shard))
-
-    def cancel(self, owner: object, request: int) -> None:
-        id = self._by_asker.get((owner, request))
-        if id is not None:
-            self._drop([id])
-
-    def forget(self, owner: object) -> None:
-        self._drop([id for id, waiting in self._waiting.items() if waiting.owner is owner])
-
-    def _drop(self, ids: list[int]) -> None:
-        for id in ids:
-            waiting = self._done(id)
-            assert waiting is not None
-            self._process.relay.to_peer(waiting.shard, m.encode(m.Cancel(), id, waiting.shard))

@@ -103,19 +103,22 @@ def _damaged(kind: int, crc: int) -> str:
 class FrameDecoder:
     """Cuts a stream of bytes into frames. `max_bytes` bounds a whole frame, hence what is held in memory for an unfinished one."""
 
-    __slots__ = ("_chunks", "_fault", "_held", "_length_max", "_needed")
+    __slots__ = ("_fault", "_length_max", "_needed", "_rest")
 
     def __init__(self, max_bytes: int = FRAME_BYTES_MAX) -> None:
         self._length_max = max_bytes - PREFIX_BYTES
-        self._chunks: list[bytes] = []
-        self._held = 0
+        self._rest = bytearray()
         self._needed = 0
         self._fault: str | None = None
 
     @property
     def held_bytes(self) -> int:
         """Bytes of a frame whose end has not come. More than 0 at the end of the stream: the peer ended in mid-frame."""
-        return self._held
+        return len(self._rest)
+
+    def clear(self) -> None:
+        """Forget the frame that has begun, when nothing more is fed."""
+        self._rest = bytearray()
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
         """The frames that `data` completes, in order. `data` may be a buffer that the caller fills again.
@@ -125,20 +128,17 @@ class FrameDecoder:
         """
         if self._fault is not None:
             raise ProtocolError(self._fault)
-        if self._chunks:
+        if self._rest:
             return self._feed_rest(data)
         return self._cut(bytes(data))
 
     def _feed_rest(self, data: bytes | bytearray | memoryview) -> list[Frame]:
-        # Joined once per frame, not once per read: else a large frame in small reads would cost its square.
-        self._chunks.append(bytes(data))
-        self._held += len(data)
-        if self._held < self._needed:
+        # Cut once per frame, not once per read: else a large frame in small reads would cost its square.
+        self._rest += data
+        if len(self._rest) < self._needed:
             return []
-        joined = b"".join(self._chunks)
-        self._chunks.clear()
-        self._held = 0
-        return self._cut(joined)
+        whole, self._rest = bytes(self._rest), bytearray()
+        return self._cut(whole)
 
     def _cut(self, data: bytes) -> list[Frame]:
         frames: list[Frame] = []
@@ -166,11 +166,9 @@ class FrameDecoder:
             if not HEAD_BYTES <= length <= self._length_max:
                 self._fail(_unacceptable(length, self._length_max))
             self._needed = PREFIX_BYTES + length
-        self._chunks.append(rest)
-        self._held = len(rest)
+        self._rest += rest
 
     def _fail(self, reason: str) -> None:
-        self._chunks.clear()
-        self._held = 0
+        self.clear()
         self._fault = reason
         raise ProtocolError(reason)

@@ -95,6 +95,7 @@ class Stream(asyncio.Protocol):
             self.send(Goodbye(reason))
             self._reason = self._reason or reason
             self.is_open = False
+            self._decoder.clear()
             self._lingering = asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
             self._transport.close()
 

@@ -29,7 +29,7 @@ from fusee_mp.sdk.journals import Journal
 from fusee_mp.security import tls
 from fusee_mp.security.keys import Material
 from fusee_mp.security.token import parse_tokens
-from fusee_mp.shardproc.calls import is_read
+from fusee_mp.shardproc.clients import is_read
 from fusee_mp.store.archive import Archive, Archived, read_archive
 from fusee_mp.wire import messages as m
 from fusee_mp.wire import preface

@@ -14,7 +14,7 @@ import fusee_mp
 from fusee_mp.bounds import CONTROL_FRAME_MS
 from fusee_mp.router.leases import LATE, REPLACED
 from fusee_mp.router.sessions import Session
-from fusee_mp.security.token import Scope
+from fusee_mp.security.token import UNASKED
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import FrameDecoder, encode_frame
 from fusee_mp.wire.preface import ConnectionKind, Preface
@@ -209,7 +209,7 @@ def test_a_frame_that_trickles_on_without_end_ends_its_session() -> None:
 
     async def body() -> None:
         lost: list[str] = []
-        session = Session(1, Scope.FULL, m.Welcome("s", 1, 1_000, 5_000), Nobody(), lambda session: lost.append("lost"))  # type: ignore[arg-type]
+        session = Session(1, UNASKED, m.Welcome("s", 1, 1_000, 5_000), Nobody(), lambda session: lost.append("lost"))  # type: ignore[arg-type]
         ours, theirs = socket.socketpair()
         await asyncio.get_running_loop().connect_accepted_socket(lambda: session, ours)
         frame = m.encode(m.Hello("w", "1", ["a" * 100] * 10))

@@ -20,7 +20,7 @@ from fusee_mp.security.door import CROWDED, NO_TOKENS, Door, Entry
 from fusee_mp.security.farewell import Farewells
 from fusee_mp.security.keys import KeyFiles, Keys
 from fusee_mp.security.refusals import Refusals
-from fusee_mp.security.token import Scope
+from fusee_mp.security.token import UNASKED, Scope, Token
 from fusee_mp.security.turns import Turns
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import FrameDecoder
@@ -71,15 +71,15 @@ class House:
     def __init__(self, keys: Keys | None = None, most: int = 4096, room: int = 1000) -> None:
         self.loop = asyncio.get_running_loop()
         self.inside: list[In] = []
-        self.scopes: list[Scope] = []
+        self.tokens: list[Token] = []
         self.farewells = Farewells(self.loop)
         self.door = Door(self.loop, self.farewells, logging.getLogger("door"), keys)
         self._entry = Entry(self._make, lambda: "the house is full" if len(self.inside) >= room else "", most)
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._outside: list[socket.socket] = []
 
-    def _make(self, scope: Scope) -> In:
-        self.scopes.append(scope)
+    def _make(self, token: Token) -> In:
+        self.tokens.append(token)
         return In(self)
 
     async def knock(self, host: str = "127.0.0.1") -> socket.socket:
@@ -186,7 +186,7 @@ def test_a_first_frame_lets_in_with_all_that_came_behind_it(run) -> None:  # typ
         await asyncio.sleep(0.05)
         outside.sendall(PING[10:] + b"more")
         answer = await house.first(outside)
-        assert answer == m.Pong(len(PING) + 4) and house.scopes == [Scope.FULL] and len(house.door) == 0
+        assert answer == m.Pong(len(PING) + 4) and house.tokens == [UNASKED] and len(house.door) == 0
         await asyncio.sleep(0.3)
         assert house.inside, "no time of the door follows it inside"
         await house.close()
@@ -204,7 +204,7 @@ def test_tls_and_a_proof_let_in_with_the_scope_of_the_token(run, keys: Keys, giv
         outside.transport.write(PING + b"more")
         async with asyncio.timeout(10):
             assert await outside.heard == m.encode(m.Pong(len(PING) + 4))
-        assert house.scopes == [Scope.CLIENT]
+        assert [(token.name, token.scope) for token in house.tokens] == [("shop", Scope.CLIENT)]
         outside.transport.abort()
         await house.close()
 

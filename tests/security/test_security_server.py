@@ -332,11 +332,12 @@ async def test_certificates_alone_are_enough_where_there_are_no_tokens(tmp_path:
 
 
 @asynchronous
-async def test_a_hang_up_renews_keys_for_new_connections_and_old_ones_stay(tmp_path: Path) -> None:
+async def test_a_hang_up_renews_keys_and_ends_what_came_in_with_a_token_that_is_gone(tmp_path: Path) -> None:
     safe = Safe(tmp_path)
     with safe.serving(shards=1) as tree:
         async with working(safe) as worker, Client.connect(safe.address, **safe.of("shop")) as old:
             run = await old.start(asked, "a")
+            result = asyncio.create_task(run.result())
             renewed = Authority(tmp_path, "new")
             for given, own in zip(renewed.issue("renewed"), (safe.cert, safe.key)):
                 own.write_bytes(given.read_bytes())
@@ -344,11 +345,33 @@ async def test_a_hang_up_renews_keys_for_new_connections_and_old_ones_stay(tmp_p
             assert tree.router is not None
             tree.router.send_signal(signal.SIGHUP)
             await until(lambda: "were read again: TLS, tokens workers (full), till (client), wall (read)" in tree.log)
+            with pytest.raises(FuseeError):  # the connection that it waits on has ended, and another one is not to be had
+                await result
+            with pytest.raises(Denied, match="certificate was not accepted"):  # nor did it read the new CA
+                await old.status("a")
             assert isinstance(await refused(Client.connect(safe.address, **safe.of("shop"))), Denied)
             till = write_secret(tmp_path / "till", safe.files["shop"].read_text().replace("client shop", "client till"))
             async with Client.connect(safe.address, ca=renewed.ca, token_file=till) as client:
                 await client.handle("a").signal(GO, 3)
-            assert await run.result() == 3 and worker.held == [0]
+                assert await client.handle("a").result() == 3
+            assert worker.held == [0] and tree.log.count("joined") == 1, "who came in with a token that is still there stays"
+
+
+@asynchronous
+async def test_a_worker_whose_secret_was_renewed_comes_back_by_itself_with_the_new_one(tmp_path: Path) -> None:
+    safe = Safe(tmp_path)
+    with safe.serving(shards=1) as tree:
+        async with working(safe) as worker, Client.connect(safe.address, **safe.of("shop")) as client:
+            await client.start(asked, "a")
+            tokens = safe.files["tokens"].read_text()
+            secret = safe.token("workers").secret
+            safe.files["tokens"].write_text(tokens.replace(secret, "y" * 40))
+            safe.files["workers"].write_text(safe.files["workers"].read_text().replace(secret, "y" * 40))
+            assert tree.router is not None
+            tree.router.send_signal(signal.SIGHUP)
+            await until(lambda: tree.log.count("joined") == 2 and worker.held == [0])
+            await client.handle("a").signal(GO, 5)
+            assert await client.handle("a").result() == 5
 
 
 @asynchronous

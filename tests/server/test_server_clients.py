@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,38 @@ def test_what_a_client_may_leave_waiting_is_bounded_and_beyond_it_it_hears_busy(
         assert busy(other, call, bounds.CALLS_WAITING_MAX - bounds.CALLS_OF_ONE_MAX).endswith("try later")
     with RawClient(tree.address, 1) as after:  # what it left behind has gone with it
         assert after.ask(m.Call("count", b"\x90"), m.Reply, shard=1)
+
+
+def test_what_a_client_may_leave_waiting_for_other_shards_leaves_room_for_others(tree: Tree) -> None:
+    call = m.Call("result", encode_call(ResultCall(id_on(1, SHARDS, "never"))))
+    with RawClient(tree.address, 0) as other:
+        with RawClient(tree.address, 0) as raw:
+            assert busy(raw, call, bounds.FORWARDED_OF_ONE_MAX).endswith("wait for answers before you send more")
+            assert other.ask(m.Call("count", b"\x90"), m.Reply, request=99_999, shard=1)
+        busy(other, call, bounds.FORWARDED_OF_ONE_MAX)  # what the first left behind has gone with it, there too
+
+
+def test_a_request_under_a_number_that_still_waits_ends_the_connection(tree: Tree) -> None:
+    for shard in range(2):
+        call = m.Call("result", encode_call(ResultCall(id_on(shard, SHARDS, "never"))))
+        with RawClient(tree.address, 0) as raw:
+            for _ in range(2):
+                raw.send(call, 5, shard)
+            assert raw.goodbye() == "request 5 still waits for its answer: give each request a number of its own"
+
+
+def test_frames_that_are_begun_and_not_finished_hold_a_bounded_amount_of_memory(tree: Tree) -> None:
+    """Twenty of the largest frames but for their last byte: those that began first go, everybody else is served."""
+    frame = m.encode(m.Call("x", bytes(bounds.FRAME_BYTES_MAX - 100)), 1, 0)[:-1]
+    with ExitStack() as stack:
+        raws = [stack.enter_context(RawClient(tree.address, 0)) for _ in range(bounds.UNFINISHED_BYTES_MAX // len(frame) + 4)]
+        for raw in raws:
+            raw.sock.sendall(frame)
+        for raw in raws[:4]:
+            assert raw.goodbye().startswith("busy: too many frames were begun and not finished")
+        for raw in raws[4:]:
+            raw.sock.sendall(b"?")
+            assert "does not match its CRC-32C" in raw.goodbye()
 
 
 def busy(raw: RawClient, call: m.Call, most: int) -> str:

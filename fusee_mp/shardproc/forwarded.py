@@ -1,0 +1,102 @@
+# Calls that clients of this process make on other shards.
+#
+# Rule 1: a call is known here until it is answered, its client gives it up, or the other process is lost.
+# Rule 2: what waits is bounded, of all and of each connection. The other process takes all that comes from here for one connection, so
+#         each has less here than a connection may have there: one client leaves room for the others.
+"""`Forwarded`: passes calls on to the shard processes that they are for, and the answers back."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from fusee_mp.bounds import (
+    CALLS_WAITING_BYTES_MAX,
+    CALLS_WAITING_MAX,
+    FORWARDED_OF_ONE_BYTES_MAX,
+    FORWARDED_OF_ONE_MAX,
+    FORWARDED_READS_OF_ONE_MAX,
+    READS_WAITING_MAX,
+)
+from fusee_mp.errors import Busy, FuseeError, Rejected, Unavailable
+from fusee_mp.shardproc.waiting import Bounds, Waiting
+from fusee_mp.wire import messages as m
+from fusee_mp.wire.frames import Frame, encode_frame
+from fusee_mp.wire.kinds import Kind
+
+if TYPE_CHECKING:
+    from fusee_mp.shardproc.process import ShardProcess
+
+OF_ALL: Final = Bounds(CALLS_WAITING_MAX, CALLS_WAITING_BYTES_MAX, READS_WAITING_MAX)
+OF_ONE: Final = Bounds(FORWARDED_OF_ONE_MAX, FORWARDED_OF_ONE_BYTES_MAX, FORWARDED_READS_OF_ONE_MAX)
+
+
+class _Away(NamedTuple):
+    answer: Callable[[bytes], None]
+    owner: object
+    request: int
+    shard: int
+    method: str
+    size: int
+
+
+class Forwarded:
+    """The calls that wait for other shards."""
+
+    def __init__(self, process: ShardProcess) -> None:
+        self._process = process
+        self._waiting: Waiting[_Away] = Waiting(OF_ALL, OF_ONE)
+
+    def take(self, frame: Frame, answer: Callable[[bytes], None], owner: object) -> None:
+        """Pass a call on, or answer why not. Raises ProtocolError when it cannot be read: who sent it could not be told from afar."""
+        message = m.decode(frame)
+        assert isinstance(message, m.Call)
+        call = _Away(answer, owner, frame.request, frame.shard, message.method, len(message.args))
+        if error := self._refusal(call) or self._pass(call, frame):
+            answer(m.encode(m.error_message(error), frame.request, frame.shard))
+
+    def _refusal(self, call: _Away) -> FuseeError | None:
+        if call.shard >= self._process.shards:
+            return Rejected(f"there is no shard {call.shard}: this server has shards 0 to {self._process.shards - 1}")
+        if full := self._waiting.lacks_room(call):
+            return Busy(f"{full} wait here for other shards. Nothing of this one was recorded: try later")
+        if full := self._waiting.lacks_own_room(call):
+            return Busy(
+                f"{full} of this one connection wait here for other shards, which is all that one connection may have. Nothing of this one"
+                " was recorded: wait for answers before you send more")
+        return None
+
+    def _pass(self, call: _Away, frame: Frame) -> FuseeError | None:
+        id = self._waiting.add(call)
+        if self._process.relay.to_peer(call.shard, encode_frame(frame.kind, frame.body, id, call.shard)):
+            return None
+        self._waiting.take(id)
+        return Unavailable(f"shard {call.shard} cannot be reached from shard {self._process.shard} now: try again")
+
+    def answered(self, frame: Frame) -> None:
+        """The other process answers."""
+        call = self._waiting.get(frame.request) if frame.kind == Kind.PART else self._waiting.take(frame.request)
+        if call is not None:
+            call.answer(encode_frame(frame.kind, frame.body, call.request, call.shard))
+
+    def unreachable(self, shard: int) -> None:
+        """The process of this shard is gone: who waits for it asks again."""
+        error = Unavailable(f"shard {shard} was lost while this call waited: ask again")
+        for id, call in self._waiting.items():
+            if call.shard == shard and self._waiting.take(id):
+                call.answer(m.encode(m.error_message(error), call.request, call.shard))
+
+    def cancel(self, owner: object, request: int) -> None:
+        """Who asked no longer waits for this one."""
+        id = self._waiting.id_of(owner, request)
+        if id is not None:
+            self._drop(id)
+
+    def forget(self, owner: object) -> None:
+        """Who asked is gone."""
+        for id in self._waiting.ids_of(owner):
+            self._drop(id)
+
+    def _drop(self, id: int) -> None:
+        call = self._waiting.take(id)
+        assert call is not None
+        self._process.relay.to_peer(call.shard, m.encode(m.Cancel(), id, call.shard))

@@ -1,0 +1,117 @@
+"""`Waiting`: calls that wait for their answers, by who asked, and how much of what they may have is taken."""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from fusee_mp.errors import ProtocolError
+
+# What travels as a call but is answered by the keeper, with everything durable applied.
+CLIENT_READS: Final = frozenset(("status", "describe", "list", "count", "tally"))
+
+
+class Asked(Protocol):
+    """A call: who asked (anything that is hashed), under which number, and what."""
+
+    @property
+    def owner(self) -> object: ...
+    @property
+    def request(self) -> int: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+
+
+T = TypeVar("T", bound=Asked)
+
+
+class Bounds(NamedTuple):
+    calls: int
+    bytes: int
+    reads: int
+
+
+class _Share:
+    """What waits: of all, or of one who asks."""
+
+    __slots__ = ("calls", "bytes", "reads", "ids")
+
+    def __init__(self) -> None:
+        self.calls = self.bytes = self.reads = 0
+        self.ids: dict[int, int] = {}  # of one who asks: by the number of the request
+
+    def add(self, call: Asked, sign: int = 1) -> None:
+        self.calls += sign
+        self.bytes += sign * call.size
+        self.reads += sign * (call.method in CLIENT_READS)
+
+    def lacks_room(self, call: Asked, most: Bounds) -> str:
+        if call.method in CLIENT_READS and self.reads >= most.reads:
+            return f"{self.reads} questions for its store"
+        if self.calls >= most.calls or self.bytes + call.size > most.bytes:
+            return f"{self.calls} calls of {self.bytes} bytes"
+        return ""
+
+
+class Waiting(Generic[T]):
+    """The calls, by numbers given here. `of_all` bounds them, `of_one` those of one who asks."""
+
+    def __init__(self, of_all: Bounds, of_one: Bounds) -> None:
+        self._bound_of_all, self._bound_of_one = of_all, of_one
+        self._ids = itertools.count(1)
+        self._calls: dict[int, T] = {}
+        self._all = _Share()
+        self._of: dict[object, _Share] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def lacks_room(self, call: T) -> str:
+        """What is there already and leaves no room for this one; nothing while there is room."""
+        return self._all.lacks_room(call, self._bound_of_all)
+
+    def lacks_own_room(self, call: T) -> str:
+        """The same of what its own asker has there."""
+        own = self._of.get(call.owner)
+        return own.lacks_room(call, self._bound_of_one) if own is not None else ""
+
+    def add(self, call: T) -> int:
+        """Keep it; its number here. Raises ProtocolError for a request whose number still waits."""
+        own = self._of.get(call.owner) or _Share()
+        if call.request in own.ids:
+            raise ProtocolError(f"request {call.request} still waits for its answer: give each request a number of its own")
+        id = own.ids[call.request] = next(self._ids)
+        self._of[call.owner] = own
+        self._calls[id] = call
+        self._all.add(call)
+        own.add(call)
+        return id
+
+    def get(self, id: int) -> T | None:
+        return self._calls.get(id)
+
+    def items(self) -> Iterator[tuple[int, T]]:
+        """All of now, also when some are taken out meanwhile."""
+        return iter(list(self._calls.items()))
+
+    def take(self, id: int) -> T | None:
+        """Take it out, if nobody has."""
+        call = self._calls.pop(id, None)
+        if call is not None:
+            self._all.add(call, -1)
+            own = self._of[call.owner]
+            own.add(call, -1)
+            del own.ids[call.request]
+            if not own.calls:
+                del self._of[call.owner]
+        return call
+
+    def id_of(self, owner: object, request: int) -> int | None:
+        own = self._of.get(owner)
+        return own.ids.get(request) if own is not None else None
+
+    def ids_of(self, owner: object) -> list[int]:
+        own = self._of.get(owner)
+        return list(own.ids.values()) if own is not None else []

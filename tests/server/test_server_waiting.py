@@ -1,0 +1,63 @@
+"""Calls that wait, each under its own number, within the bounds of all and of each who asks."""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusee_mp.errors import ProtocolError
+from fusee_mp.shardproc.waiting import Bounds, Waiting
+
+
+class Call(NamedTuple):
+    owner: str
+    request: int
+    method: str = "start"
+    size: int = 10
+
+
+OF_ALL, OF_ONE = Bounds(5, 60, 3), Bounds(3, 40, 2)
+CALLS = st.builds(Call, st.sampled_from("abc"), st.integers(1, 4), st.sampled_from(("start", "count")), st.integers(0, 30))
+
+
+def test_a_request_whose_number_still_waits_is_no_second_one() -> None:
+    waiting: Waiting[Call] = Waiting(OF_ALL, OF_ONE)
+    id = waiting.add(Call("a", 1))
+    with pytest.raises(ProtocolError, match="request 1 still waits for its answer: give each request a number of its own"):
+        waiting.add(Call("a", 1, "count"))
+    waiting.add(Call("b", 1))
+    assert waiting.take(id) == Call("a", 1) and waiting.take(id) is None
+    assert waiting.add(Call("a", 1)) != id
+
+
+@given(st.lists(st.one_of(CALLS, st.integers(1, 12), st.sampled_from("abc")), max_size=60))
+def test_what_is_counted_is_what_waits(moves: list[Call | int | str]) -> None:
+    waiting, kept = Waiting[Call](OF_ALL, OF_ONE), dict[int, Call]()
+    for move in moves:
+        if isinstance(move, Call):
+            _offer(waiting, kept, move)
+        elif isinstance(move, int):
+            assert waiting.take(move) == kept.pop(move, None)
+        else:
+            for id in waiting.ids_of(move):
+                assert waiting.take(id) == kept.pop(id)
+            assert not any(call.owner == move for call in kept.values())
+        assert dict(waiting.items()) == kept and len(waiting) == len(kept)
+        assert all(waiting.id_of(call.owner, call.request) == id and waiting.get(id) == call for id, call in kept.items())
+
+
+def _offer(waiting: Waiting[Call], kept: dict[int, Call], call: Call) -> None:
+    own = [each for each in kept.values() if each.owner == call.owner]
+    assert bool(waiting.lacks_room(call)) is _is_full(list(kept.values()), call, OF_ALL)
+    assert bool(waiting.lacks_own_room(call)) is _is_full(own, call, OF_ONE)
+    if waiting.lacks_room(call) or waiting.lacks_own_room(call) or any(each.request == call.request for each in own):
+        return
+    kept[waiting.add(call)] = call
+
+
+def _is_full(calls: list[Call], call: Call, most: Bounds) -> bool:
+    reads = sum(each.method == "count" for each in calls)
+    return len(calls) >= most.calls or sum(each.size for each in calls) + call.size > most.bytes or (
+        call.method == "count" and reads >= most.reads)
