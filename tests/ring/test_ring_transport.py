@@ -17,6 +17,7 @@ from fusee_mp.ring.link import LinkFds, pair
 from fusee_mp.ring.offer import Offer
 from fusee_mp.ring.region import Region
 from fusee_mp.ring.transport import HIGH_WATER_BYTES, LinkTransport
+from fusee_mp.wire.hangup import Hangup
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 both_loops = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
@@ -162,6 +163,21 @@ def test_an_offer_is_received_over_the_socket_which_becomes_the_life_line() -> N
     before = len(os.listdir("/proc/self/fd"))
     asyncio.run(main())
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_end_of_a_link_is_seen_before_the_loop_hears_of_it() -> None:
+    async def main() -> None:
+        one, mine, other, theirs, copy = two()
+        copy.close()
+        hangup = Hangup(one)
+        other.write(b"what was sent before does not hide it")
+        assert not hangup.has_come()
+        other.abort()
+        assert hangup.has_come() and mine.told == ["made"]  # nothing was awaited meanwhile
+        one.abort()
+        await until(lambda: "lost" in mine.told and "lost" in theirs.told)
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(("data", "count"), [(b"12345678", 0), (b"12345678", 3), (b"1234", 4), (b"12345678", 6)])
