@@ -12,7 +12,7 @@ PACKAGE = ROOT / "fusee_mp"
 
 # From the ground up. A module may import from the rows below its own and from its own package; within a row only what is granted.
 ROWS = (
-    {"bounds", "checksum", "duration", "errors", "logs", "names"},
+    {"bounds", "checksum", "duration", "errors", "heap", "logs", "names"},
     {"core"},
     {"payload", "log", "store", "ring", "wire", "security", "check"},
     {"runtime"},

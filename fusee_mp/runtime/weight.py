@@ -6,12 +6,13 @@
 # Rule 2: the walk has no effect: it reads no property, calls no code of the user's, and keeps nothing.
 from __future__ import annotations
 
-import ctypes
 import gc
 import sys
 from collections import deque
 from types import CoroutineType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any, Final
+
+from fusee_mp.heap import give_back
 
 if TYPE_CHECKING:
     from fusee_mp.runtime.residence import Residence
@@ -23,9 +24,8 @@ CODE_BYTES: Final = 500  # a coroutine with its frame, but for what its locals r
 RECORD_BYTES: Final = 120  # what is kept of a record once it has been fed
 OBJECTS_MAX: Final = 2_000
 SAMPLE: Final = 64
-# The C library keeps what was freed, in pieces that others may not fit: after so much it is told to give it back. That takes milliseconds.
+# After so much was freed the system gets it back.
 GIVE_BACK_BYTES: Final = 32 << 20
-_malloc_trim: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it, and needs it
 _SEQUENCES: Final = (list, tuple, set, frozenset, deque)
 _LEAVES: Final = (int, float, bool, complex, type(None), str, bytes, bytearray)
 _CODE: Final = (CoroutineType, GeneratorType, MethodType)
@@ -109,8 +109,7 @@ class Budget:
             return
         if self._freed_bytes >= GIVE_BACK_BYTES:
             self._freed_bytes = 0
-            if _malloc_trim is not None:
-                _malloc_trim(0)
+            give_back()
         excess = self.bytes - self.bytes_max
         while excess > 0:
             longest = min((each for each in self._residences if each.quiet_since is not None), key=_since, default=None)
