@@ -36,6 +36,8 @@ FORWARDED_READS_OF_ONE_MAX = 600
 # Frames of clients of which a process has a part, all together: beyond it the one gives way that began first. Some of the largest, since
 # honest ones are whole within moments.
 UNFINISHED_BYTES_MAX = 128 * MIB
+# Answers that wait in a process for clients who do not read, all together: beyond it the one with most is ended.
+UNREAD_BYTES_MAX = 256 * MIB
 # Of one connection's questions so many are with the keeper, or have an answer in memory that the connection does not take.
 READS_AT_ONCE = 4
 # Appended and not written yet: beyond this the holder is not listened to until the disk has caught up.
@@ -210,9 +212,8 @@ DOOR_GREETING_MS = 10_000
 PROOF_FRAME_BYTES_MAX = 8 * KIB
 GREETING_FRAME_BYTES_MAX = 64 * KIB
 DOOR_BYTES_MAX = 16 * MIB
-# Connections of the whole server unless `serve` is told otherwise, and those of workers to one shard, which clients leave room for.
+# Connections of clients to the whole server unless `serve` is told otherwise.
 CONNECTIONS_DEFAULT = 16_384
-WORKER_CONNECTIONS_MAX = 64
 
 assert CONTROL_FRAME_BYTES_MAX < DOOR_BYTES_MAX
 assert NAME_BYTES_MAX < PROOF_FRAME_BYTES_MAX <= GREETING_FRAME_BYTES_MAX

@@ -145,7 +145,7 @@ class Sessions:
     def __init__(self, welcome: m.Welcome, desk: Desk, door: Door) -> None:
         self._welcome, self._desk, self._door = welcome, desk, door
         self._open: dict[int, Session] = {}
-        self._entry = Entry(self._begin, self._full, CONTROL_FRAME_BYTES_MAX)
+        self._entry = Entry(self._begin, self._full, Scope.READ, None, CONTROL_FRAME_BYTES_MAX)
         self._last = 0
 
     def add(self, sock: socket.socket, preface: bytes) -> None:
@@ -153,11 +153,17 @@ class Sessions:
         self._door.admit(sock, preface, self._entry)
 
     def _full(self) -> str:
-        if len(self._open) < ROUTER_SESSIONS_MAX:
+        if len(self._open) < ROUTER_SESSIONS_MAX or self._onlooker() is not None:
             return ""
-        return f"there are {ROUTER_SESSIONS_MAX} control connections already: close some"
+        return f"there are {ROUTER_SESSIONS_MAX} sessions of workers already: close some"
+
+    def _onlooker(self) -> Session | None:
+        """The oldest that is no worker's."""
+        return next((session for session in self._open.values() if session.hello is None and session.is_open), None)
 
     def _begin(self, token: Token) -> Session:
+        if len(self._open) >= ROUTER_SESSIONS_MAX and (onlooker := self._onlooker()) is not None:
+            onlooker.close(f"there are {ROUTER_SESSIONS_MAX} control connections already, and another came")
         self._last += 1
         session = self._open[self._last] = Session(self._last, token, self._welcome, self._desk, self._lost)
         return session

@@ -30,7 +30,7 @@ from fusee_mp.security.crowd import Crowd, host_of
 from fusee_mp.security.farewell import LINGER_MS, Farewells
 from fusee_mp.security.keys import Keys
 from fusee_mp.security.refusals import Refusals
-from fusee_mp.security.token import NO_CHANNEL, UNASKED, Proving, Token, decoy
+from fusee_mp.security.token import NO_CHANNEL, UNASKED, Proving, Scope, Token, decoy
 from fusee_mp.security.turns import Turns
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, first_frame, frame_bytes
@@ -49,12 +49,14 @@ CROWDED: Final = "too many connections are beginning: try again"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a connection is for: `make` gives the protocol for a token, `full` why there is no room (or nothing), `most` bounds its
-    first frame."""
+    """What a connection is for: `make` gives the protocol for a token of at least a scope, `full` why there is no room (or nothing).
+    It begins with a frame of a kind, if that is fixed, and of at most so many bytes."""
 
     make: Callable[[Token], asyncio.Protocol]
     full: Callable[[], str]
-    most: int
+    least: Scope
+    first: Kind | None
+    first_bytes_max: int
 
 
 async def refuse_rings(sock: socket.socket, protocol: asyncio.Protocol) -> bool:
@@ -209,7 +211,7 @@ class Entrant(asyncio.Protocol):
             self._door.make_room()
 
     def _next_frame(self) -> Frame | None:
-        return first_frame(self._buffer, self._entry.most if self._is_proven else bounds.PROOF_FRAME_BYTES_MAX)
+        return first_frame(self._buffer, self._entry.first_bytes_max if self._is_proven else bounds.PROOF_FRAME_BYTES_MAX)
 
     def _prove(self, frame: Frame) -> None:
         message = m.decode(frame) if frame.kind in (Kind.CHALLENGE, Kind.PROOF) else None
@@ -240,6 +242,9 @@ class Entrant(asyncio.Protocol):
         if not self._door.keys.honours(self._token):  # read again meanwhile
             self._deny(TOKEN_GONE, frame.request)
             return
+        if why := self._out_of_place(frame):
+            self._deny(why, frame.request)
+            return
         if why := self._entry.full():  # others came in meanwhile
             self.refuse(why)
             return
@@ -250,6 +255,16 @@ class Entrant(asyncio.Protocol):
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         protocol.data_received(bytes(self._buffer))
+
+    def _out_of_place(self, frame: Frame) -> str:
+        """Why this is no beginning of what the preface named, if it is none."""
+        entry, scope = self._entry, self._token.scope
+        if entry.first is not None and frame.kind != entry.first:
+            return f"this connection begins with {entry.first.name}, by its preface, and not with a frame of kind {frame.kind}"
+        if scope < entry.least:
+            least, found = entry.least.name.lower(), scope.name.lower()
+            return f"this connection needs a token of scope {least}, by its preface, and this one has {found}"
+        return ""
 
     def eof_received(self) -> None:
         """The transport closes itself."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -28,7 +28,7 @@ from fusee_mp.bounds import (
     READS_OF_ONE_MAX,
     READS_WAITING_MAX,
 )
-from fusee_mp.core.calls import LimitCall, LimitRow, LimitState, Outcome, decode_call
+from fusee_mp.core.calls import LimitCall, LimitRow, LimitState, Outcome, ResultCall, StartedCall, decode_call
 from fusee_mp.errors import Busy, FuseeError, PayloadError, Rejected, StorageFull, Unavailable
 from fusee_mp.shardproc.waiting import CLIENT_READS, Bounds, Waiting
 from fusee_mp.store.reads import READS
@@ -43,8 +43,9 @@ READ_TIMEOUT_S: Final = 10.0
 assert CLIENT_READS <= set(READS)
 OF_ALL: Final = Bounds(CALLS_WAITING_MAX, CALLS_WAITING_BYTES_MAX, READS_WAITING_MAX)
 OF_ONE: Final = Bounds(CALLS_OF_ONE_MAX, CALLS_OF_ONE_BYTES_MAX, READS_OF_ONE_MAX)
-# Holders that a call is given to, when each loses the shard before it answers.
+# Holders that a call is given to, when each loses the shard soon after, and not in order: the call may be why.
 TRIES_MAX: Final = 5
+SOON_S: Final = 30.0
 # Calls that wait for what the store may have already.
 _WAITS: Final = frozenset(("result", "started"))
 _STARTS: Final = frozenset(("start", "start_with_update"))
@@ -58,7 +59,7 @@ Answer = Callable[[bytes], None]
 class Pending:
     """A call that is not answered: by the worker, or, with `reading`, by the keeper."""
 
-    __slots__ = ("answer", "request", "shard", "owner", "call", "reading", "tries")
+    __slots__ = ("answer", "request", "shard", "owner", "call", "reading", "tries", "given_at")
 
     def __init__(self, answer: Answer, frame: Frame, owner: object, call: m.Call) -> None:
         self.answer = answer
@@ -67,7 +68,8 @@ class Pending:
         self.owner = owner
         self.call = call
         self.reading: asyncio.Task[None] | None = None
-        self.tries = 0  # holders it was given to
+        self.tries = 0  # holders that may have lost the shard because of it
+        self.given_at = 0.0
 
     @property
     def method(self) -> str:
@@ -163,6 +165,7 @@ class ClientCalls:
         assert lease is not None
         call = pending.call
         pending.tries += 1
+        pending.given_at = self._process.loop.time()
         lease.connection.send(m.Call(call.method, call.args, repeat), id, self._process.shard, lease.epoch)
 
     def granted(self) -> None:
@@ -175,13 +178,17 @@ class ClientCalls:
                 self._waiting.take(id)
                 pending.fail(Unavailable(
                     f'the call "{pending.call.method}" was given to {pending.tries} holders of shard {self._process.shard}, and each lost'
-                    " the shard before it answered: it may be the cause. Look at the workers' logs before you try it again"
+                    " the shard soon after: it may be the cause. Look at the workers' logs before you try it again"
                 ))
             else:
                 self._forward(id, pending, True)
 
-    def freed(self) -> None:
-        """Nobody holds the shard: the store may have what some wait for."""
+    def freed(self, in_order: bool) -> None:
+        """Nobody holds the shard, since its holder handed it back or lost it: the store may have what some wait for."""
+        soon = self._process.loop.time() - SOON_S
+        for _, pending in self._waiting.items():
+            if pending.tries and (in_order or pending.given_at < soon):
+                pending.tries -= 1
         self._look([id for id, pending in self._waiting.items() if pending.call.method in _WAITS])
 
     def answered(self, frame: Frame) -> None:
@@ -254,7 +261,9 @@ class ClientCalls:
     async def _look_up(self, id: int, pending: Pending) -> None:
         host = self._process.host
         try:
-            call: Any = decode_call(pending.call.args)
+            call = decode_call(pending.call.args)
+            if not isinstance(call, ResultCall | StartedCall):
+                return  # as below
             found = await host.read("find", (call.id,), host.durable_lsn)
         except (FuseeError, msgspec.DecodeError):
             return  # the worker that comes will say what is wrong

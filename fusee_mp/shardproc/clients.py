@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from fusee_mp.bounds import GREETING_FRAME_BYTES_MAX, UNFINISHED_BYTES_MAX
+from fusee_mp.bounds import GREETING_FRAME_BYTES_MAX, UNFINISHED_BYTES_MAX, UNREAD_BYTES_MAX
 from fusee_mp.core.calls import LimitCall
 from fusee_mp.errors import Denied, Rejected
 from fusee_mp.heap import give_back
@@ -19,6 +19,7 @@ from fusee_mp.wire.frames import Frame, encode_frame
 from fusee_mp.wire.kinds import Kind
 from fusee_mp.wire.stream import Stream
 from fusee_mp.wire.unfinished import Unfinished
+from fusee_mp.wire.unread import Unread
 
 if TYPE_CHECKING:
     from fusee_mp.shardproc.process import ShardProcess
@@ -39,7 +40,8 @@ class Clients:
         self.open: set[ClientConnection] = set()
         self.forwarded = Forwarded(process)
         self.unfinished = Unfinished(UNFINISHED_BYTES_MAX)
-        self.entry = Entry(self._begin, self._full, GREETING_FRAME_BYTES_MAX)
+        self.unread = Unread(UNREAD_BYTES_MAX)
+        self.entry = Entry(self._begin, self._full, Scope.READ, Kind.CLIENT_HELLO, GREETING_FRAME_BYTES_MAX)
         self._gone = 0
         self._giving_back: asyncio.TimerHandle | None = None
 
@@ -69,6 +71,7 @@ class Clients:
     def lost(self, connection: ClientConnection) -> None:
         self.open.discard(connection)
         self.unfinished.note(connection, 0, 0)
+        self.unread.behind(connection, False)
         self._process.calls.forget(connection)
         self.forwarded.forget(connection)
         self._gone += 1
@@ -87,19 +90,28 @@ class ClientConnection(Stream):
         super().__init__()
         self._clients = clients
         self.token = token
-        self._is_greeted = False
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._clients.unfinished.note(self, self._decoder.held_bytes if self.is_open else 0, len(data))
 
+    def send_bytes(self, frame: bytes) -> None:
+        super().send_bytes(frame)
+        if self._room is not None:
+            self._clients.unread.sent(len(frame))
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._clients.unread.behind(self, True)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._clients.unread.behind(self, False)
+
     def received(self, frame: Frame) -> None:
         if frame.kind == Kind.CLIENT_HELLO:
             m.decode(frame)
-            self._is_greeted = True
             self.send(self._clients.welcome, frame.request)
-        elif not self._is_greeted:
-            raise Rejected(f"a client begins with CLIENT_HELLO, this one with a frame of kind {frame.kind}")
         elif frame.kind == Kind.CALL:
             self._call(frame)
         elif frame.kind == Kind.CANCEL:

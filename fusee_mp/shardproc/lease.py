@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from fusee_mp.bounds import APPENDED_BYTES_MAX
 from fusee_mp.core import records as r
-from fusee_mp.errors import Denied, FuseeError, ProtocolError
-from fusee_mp.security.token import Scope, Token
+from fusee_mp.errors import FuseeError, ProtocolError
+from fusee_mp.security.token import Token
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame
 from fusee_mp.wire.kinds import Kind
@@ -76,10 +76,6 @@ class WorkerConnection(Stream):
         assert isinstance(message, m.Lease)
         if self._asked:
             raise ProtocolError("a connection asks for one lease: open another connection")
-        if self.token.scope < Scope.FULL:
-            denied = Denied(f"a lease needs a token of scope full, this one has {self.token.scope.name.lower()}")
-            self.send(m.error_message(denied), request, self._process.shard)
-            return
         if message.shard != self._process.shard:
             raise ProtocolError(f"this is shard {self._process.shard}, not {message.shard}")
         self._asked = True

@@ -21,7 +21,6 @@ from fusee_mp.bounds import (
     CONNECTIONS_DEFAULT,
     GREETING_FRAME_BYTES_MAX,
     PAYLOAD_BYTES_MAX,
-    WORKER_CONNECTIONS_MAX,
 )
 from fusee_mp.errors import FuseeError
 from fusee_mp.log import LogOptions
@@ -30,7 +29,7 @@ from fusee_mp.ring.link import LinkFds
 from fusee_mp.security.door import TOKEN_GONE, Door, Entry
 from fusee_mp.security.farewell import Farewells
 from fusee_mp.security.keys import Keys, Material
-from fusee_mp.security.token import Token
+from fusee_mp.security.token import Scope, Token
 from fusee_mp.shardproc.calls import ClientCalls
 from fusee_mp.shardproc.clients import ClientConnection, Clients
 from fusee_mp.shardproc.host import HostOptions, ShardHost
@@ -96,7 +95,7 @@ class ShardProcess:
         # Nobody comes in before it is known whom to let in.
         self._door = None if options.is_secured else self._new_door()
         self._entries = {
-            ConnectionKind.WORKER: Entry(self._worker, self._workers_full, GREETING_FRAME_BYTES_MAX),
+            ConnectionKind.WORKER: Entry(self._worker, lambda: "", Scope.FULL, Kind.LEASE, GREETING_FRAME_BYTES_MAX),
             ConnectionKind.CLIENT_SHARD: self.clients.entry,
             ConnectionKind.CLIENT_ANY: self.clients.entry,
         }
@@ -237,10 +236,6 @@ class ShardProcess:
         self._workers.add(connection)
         return connection
 
-    def _workers_full(self) -> str:
-        most = WORKER_CONNECTIONS_MAX
-        return f"shard {self.shard} has {most} connections of workers already" if len(self._workers) >= most else ""
-
     # Leases.
 
     async def grant(self, connection: WorkerConnection, ask: m.Lease, request: int) -> None:
@@ -251,6 +246,7 @@ class ShardProcess:
         if self.lease is not None or self._granting is not None:
             busy = m.Error("busy", f"shard {self.shard} is held by another worker: wait for the router's word")
             connection.send(busy, request, self.shard)
+            connection.close(busy.message)
             return
         self._granting = connection
         try:
@@ -262,6 +258,7 @@ class ShardProcess:
             state = await self.host.read_bytes("state", b"\x90", base_lsn, timeout=3600)
         except FuseeError as e:
             connection.send(m.error_message(e), request, self.shard)
+            connection.close(e.message)
             self._tell(m.Free(self.shard))
             return
         finally:
@@ -275,7 +272,7 @@ class ShardProcess:
         self.relay.granted()
         self.calls.granted()
 
-    def end_lease(self, reason: str) -> None:
+    def end_lease(self, reason: str, in_order: bool = False) -> None:
         """The lease is over; its connection too."""
         lease, self.lease = self.lease, None
         if lease is None:
@@ -289,7 +286,7 @@ class ShardProcess:
         self._watch.stop()
         self.permits.left(lease.epoch)
         self._tell(m.Free(self.shard))
-        self.calls.freed()
+        self.calls.freed(in_order)
 
     def worker_lost(self, connection: WorkerConnection, reason: str) -> None:
         self._workers.discard(connection)
@@ -313,7 +310,7 @@ class ShardProcess:
         elif kind == Kind.PERMIT_SAY:
             self.permits.from_holder(frame)
         elif kind == Kind.RETURN:
-            self.end_lease("the worker handed it back")
+            self.end_lease("the worker handed it back", in_order=True)
 
     async def _read(self, connection: WorkerConnection, frame: Frame, read: m.Read) -> None:
         try:

@@ -62,6 +62,10 @@ class Stream(asyncio.Protocol):
         if transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
             self.abort(f"the peer does not read: over {UNSENT_BYTES_MAX} bytes wait for it")
 
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
     async def room(self) -> None:
         """Return when little waits for the peer, or the connection is gone: between the parts of something long."""
         while self._room is not None and self._transport is not None and self.is_open:

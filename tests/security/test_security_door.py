@@ -74,7 +74,7 @@ class House:
         self.tokens: list[Token] = []
         self.farewells = Farewells(self.loop)
         self.door = Door(self.loop, self.farewells, logging.getLogger("door"), keys)
-        self._entry = Entry(self._make, lambda: "the house is full" if len(self.inside) >= room else "", most)
+        self._entry = Entry(self._make, lambda: "the house is full" if len(self.inside) >= room else "", Scope.READ, None, most)
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._outside: list[socket.socket] = []
 

@@ -6,7 +6,6 @@ import os
 import signal
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from fusee_mp import (
     SyncClient,
     Unavailable,
     Worker,
-    bounds,
     query,
     workflow,
 )
@@ -137,7 +135,7 @@ def test_a_lease_and_a_session_of_a_worker_need_the_scope_full(safe: Safe, name:
     with RawTls(safe, Preface(ConnectionKind.WORKER, 0)) as raw:
         raw.prove(safe.token(name))
         error = raw.ask(m.Lease("thief", "1", 0), m.Error)
-        assert error.code == "denied" and "scope full" in error.message
+        assert error.code == "denied" and "scope full" in error.message and "scope full" in raw.goodbye()
     with RawTls(safe, CONTROL) as raw:
         raw.prove(safe.token(name))
         assert raw.ask(m.Hello("thief", "1", []), m.Error).code == "denied"
@@ -464,12 +462,16 @@ def test_clients_have_their_bound_and_leave_room_for_workers(tmp_path: Path) -> 
         until_true(there_is_room)
 
 
-def test_connections_of_workers_have_their_bound(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", shards=1) as tree, ExitStack() as open_ones:
-        lease = m.Lease("w", "1", 0)
-        for number in range(bounds.WORKER_CONNECTIONS_MAX):
-            raw = open_ones.enter_context(Raw(tree.address, Preface(ConnectionKind.WORKER, 0)))
-            raw.send(m.Lease(f"w-{number}", "1", 0) if number else lease, 1, 0)
-            assert raw.frame() is not None
-        with Raw(tree.address, Preface(ConnectionKind.WORKER, 0)) as late:
-            assert "connections of workers already" in late.goodbye()
+def test_a_connection_that_gets_no_lease_ends_and_takes_nobodys_place(safe: Safe) -> None:
+    worker = Preface(ConnectionKind.WORKER, 0)
+    with RawTls(safe, worker) as first:
+        first.prove(safe.token("workers"))
+        first.ask(m.Lease("w", "1", 0), m.Granted)
+        for question, code, why in ((m.Lease("thief", "1", 0), "busy", "is held by another worker"),
+                                    (m.Ping(1), "denied", "this connection begins with LEASE, by its preface")):
+            with RawTls(safe, worker) as other:
+                other.prove(safe.token("workers"))
+                error = other.ask(question, m.Error)
+                assert error.code == code and why in error.message and why in other.goodbye()
+        first.send(m.Ping(3))
+        assert first.expect(m.Pong)[1].stamp == 3

@@ -14,14 +14,15 @@ import msgspec
 import pytest
 
 from fusee_mp import Client, Ctx, NotFound, Rejected, Unavailable, UnknownWorkflow, Worker, bounds, workflow
-from fusee_mp.core.calls import ResultCall, StartCall, Started, encode_call
+from fusee_mp.core.calls import ResultCall, SchedulesCall, StartCall, Started, UpdateCall, encode_call
+from fusee_mp.shardproc.calls import TRIES_MAX
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import FrameDecoder, encode_frame
 from fusee_mp.wire.kinds import Kind
 from fusee_mp.wire.preface import ConnectionKind, Preface
 from tests.server.flows import WORKFLOWS
 from tests.server.loopback import Proxy, asynchronous, id_on, until
-from tests.server.raw import Raw, RawClient
+from tests.server.raw import Raw, RawClient, RawLease
 from tests.server.tree import Tree, serving
 
 SHARDS = 2
@@ -233,6 +234,46 @@ def test_what_a_client_may_leave_waiting_is_bounded_and_beyond_it_it_hears_busy(
         assert after.ask(m.Call("count", b"\x90"), m.Reply, shard=1)
 
 
+def test_a_call_that_passes_through_many_holders_in_order_is_answered_in_the_end(tree: Tree) -> None:
+    """Workers are replaced one after the other while an update takes its time: none of them lost it."""
+    call = UpdateCall("x", "u", b"1", "u-1", "r-1")
+    with RawClient(tree.address, 0) as raw:
+        raw.call(call, 1, 0)
+        for number in range(TRIES_MAX + 2):
+            with RawLease(tree.address, f"w-{number}", 0) as holder:
+                holder.expect(m.Call)
+                holder.send(m.Return(), shard=0, epoch=holder.epoch)
+                assert "handed it back" in holder.goodbye()
+        with RawLease(tree.address, "last", 0) as holder:
+            frame, _ = holder.expect(m.Call)
+            holder.send(m.Reply(b"done"), frame.request, 0, holder.epoch)
+            assert raw.expect(m.Reply)[1].value == b"done"
+
+
+def test_a_call_that_every_holder_was_lost_over_is_given_up(tree: Tree) -> None:
+    with RawClient(tree.address, 0) as raw:
+        raw.call(UpdateCall("x", "u", b"1", "u-1", "r-2"), 1, 0)
+        for number in range(TRIES_MAX):
+            with RawLease(tree.address, f"w-{number}", 0) as holder:
+                holder.expect(m.Call)
+        with RawLease(tree.address, "last", 0):
+            error = raw.expect(m.Error)[1]
+            assert error.code == "unavailable" and "was given to 5 holders of shard 0, and each lost the shard soon after" in error.message
+
+
+@asynchronous
+async def test_without_a_worker_one_strange_question_does_not_hide_the_results_of_others(tree: Tree) -> None:
+    id = id_on(0, SHARDS)
+    async with joined(tree), Client.connect(tree.address) as client:
+        assert await client.execute("echo", id, "x") == "x"
+    with RawClient(tree.address, 0) as strange, RawClient(tree.address, 0) as good:
+        for request in range(1, 500):
+            strange.send(m.Call("result", encode_call(ResultCall("never"))), request, 0)
+        strange.send(m.Call("result", encode_call(SchedulesCall())), 500, 0)
+        good.send(m.Call("result", encode_call(ResultCall(id))), 1, 0)
+        assert await asyncio.to_thread(good.expect, m.Reply)
+
+
 def test_what_a_client_may_leave_waiting_for_other_shards_leaves_room_for_others(tree: Tree) -> None:
     call = m.Call("result", encode_call(ResultCall(id_on(1, SHARDS, "never"))))
     with RawClient(tree.address, 0) as other:
@@ -293,7 +334,7 @@ def test_garbage_after_a_good_greeting_ends_that_connection_and_no_other(tree: T
 def test_a_client_that_does_not_greet_is_told_so(tree: Tree) -> None:
     with Raw(tree.address, Preface(ConnectionKind.CLIENT_SHARD, 0)) as rude:
         rude.send(m.Call("count", b"\x90"), 1, 0)
-        assert "a client begins with CLIENT_HELLO" in rude.goodbye()
+        assert "this connection begins with CLIENT_HELLO" in rude.goodbye()
 
 
 @asynchronous
