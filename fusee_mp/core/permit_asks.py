@@ -2,6 +2,7 @@
 #
 # Rule 1: a ticket is asked for when it comes, so that the table knows its place; then only the worker's own next one of each limit is
 #         asked for again. Any ask of this worker lets the table grant whichever of its tickets is next, and the answer names it.
+#         When one is granted, the next is asked for at once: a table that was started again meanwhile does not know of it.
 # Rule 2: what is said leaves in the order in which it was returned here; a release that overtook its ask would leave a permit behind.
 # Asks that a broken connection swallowed need no care: the next one is asked for again with every pass.
 from __future__ import annotations
@@ -55,7 +56,7 @@ class PermitAsks:
     __slots__ = ("_tickets", "_waiting", "_granted", "_last", "_renewed_ms")
 
     def __init__(self, worker: int) -> None:
-        """`worker`: this worker's number, below 2**24 and its own, so that no two workers make the same ticket."""
+        """`worker`: the number of who asks, below 2**24 and its own, so that no two make the same ticket."""
         self._tickets: dict[int, _Ticket] = {}
         self._waiting: dict[str, WaitQueue[int]] = {}
         self._granted: dict[str, set[int]] = {}
@@ -109,12 +110,17 @@ class PermitAsks:
         if self._renewed_ms is None or not self._renewed_ms <= now_ms < self._renewed_ms + PERMIT_RENEW_MS:
             self._renewed_ms = now_ms
             says += [Renew(name, sorted(tickets)) for name, tickets in self._granted.items()]
-        for name, queue in self._waiting.items():
-            ticket = queue.next()
-            assert ticket is not None
-            if self._tickets[ticket].state <= now_ms:
-                says.append(Ask(name, ticket, self._tickets[ticket].priority))
+        for name in self._waiting:
+            says += self.ask_next(name, now_ms)
         return says
+
+    def ask_next(self, name: str, now_ms: int) -> list[Say]:
+        """The next ticket of this limit once more, if one waits and its time has come."""
+        queue = self._waiting.get(name)
+        ticket = None if queue is None else queue.next()
+        if ticket is None or self._tickets[ticket].state > now_ms:
+            return []
+        return [Ask(name, ticket, self._tickets[ticket].priority)]
 
     def in_use(self, name: str) -> int:
         """Permits of this limit that this worker holds."""

@@ -79,7 +79,7 @@ class RemoteHome(Connection):
         self.gone = asyncio.Event()
         self._spin = Spin(asyncio.get_running_loop(), SPIN_S, time.perf_counter)
         self.limits = RemoteLimits(
-            asyncio.get_running_loop(), welcome.shards, lambda say, home: self.send(say, 0, home, self.epoch),
+            asyncio.get_running_loop(), shard, welcome.shards, lambda say, home: self.send(say, 0, home, self.epoch),
         )
 
     async def lease(self, worker: str, instance: str) -> State:

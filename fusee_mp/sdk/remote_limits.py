@@ -19,13 +19,13 @@ _Waiter = tuple[Callable[[], object], Callable[[], object]]
 
 
 class RemoteLimits:
-    """A lease's session with the tables. `say` sends a message to the table in this shard."""
+    """A lease's session with the tables. Its tickets name `shard`; `say` sends a message to the table in the shard given with it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, shards: int, say: Callable[[m.PermitSay, int], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, shard: int, shards: int, say: Callable[[m.PermitSay, int], None]) -> None:
         self._loop = loop
         self._shards = shards
         self._send = say
-        self._asks = PermitAsks(0)
+        self._asks = PermitAsks(shard)
         self._waiters: dict[int, _Waiter] = {}
         self._open = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -50,6 +50,7 @@ class RemoteLimits:
         if answer.what == "granted":
             if self._asks.granted(answer.ticket):
                 self._loop.call_soon(self._waiters.pop(answer.ticket)[0])
+                self._say(self._asks.ask_next(answer.name, self._now_ms()))
         elif answer.what == "retry":
             self._asks.retry_at(answer.ticket, self._now_ms() + answer.wait_ms)
             self._loop.call_later(answer.wait_ms / 1000, self._pass)

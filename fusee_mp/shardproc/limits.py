@@ -1,7 +1,7 @@
 # The limits whose home is this shard: their definitions, on disk, and who holds permits, in memory.
 #
-# A definition is durable when `define` returns. Grants are not kept: after a restart nothing is granted for as long as a permit of
-# the life before may still be held (core/permits.py, rule 3).
+# A definition is durable before it holds: one that could not be saved changes nothing, and may be made again. Grants are not kept: after
+# a restart nothing is granted for as long as a permit of the life before may still be held (core/permits.py, rule 3).
 #
 #   shard-NNN/limits    magic "FML1", CRC-32C of the rest (u32, little-endian), JSON: name -> {concurrent, per_second}
 from __future__ import annotations
@@ -33,8 +33,7 @@ class LimitTable:
         self.permits = Permits()
         self.on_defined: Callable[[str], None] = lambda name: None
         if directory is not None:
-            for name, spec in _load(directory / FILE).items():
-                self.permits.define(name, spec)
+            self._define_all(directory / FILE)
 
     def call(self, call: LimitCall, now_ms: int) -> LimitState:
         """Carry out a call on one of the limits."""
@@ -60,10 +59,18 @@ class LimitTable:
         fault = spec.fault()
         if fault is not None:
             raise Rejected(fault)
-        if self.permits.define(name, spec):
-            if self._directory is not None:
-                _save(self._directory, {known: self._spec(known) for known in self.permits.names()})
-            self.on_defined(name)
+        if self.permits.spec(name) == spec:
+            return
+        if self._directory is not None:
+            _save(self._directory, {known: self._spec(known) for known in self.permits.names()} | {name: spec})
+        self.permits.define(name, spec)
+        self.on_defined(name)
+
+    def _define_all(self, path: Path) -> None:
+        for name, spec in _load(path).items():
+            self.permits.define(name, spec)
+        if self.permits.failure is not None:
+            raise StorageError(f"damaged limit definitions: {path}: {self.permits.failure}", path=str(path))
 
     def _spec(self, name: str) -> LimitSpec:
         spec = self.permits.spec(name)

@@ -34,6 +34,7 @@ class PermitDesk:
         """The holder speaks: hand it on to where it belongs."""
         say = m.decode(frame)
         assert isinstance(say, m.PermitSay)
+        Priority(say.level, say.fairness, say.weight).check()  # here, where who said it can be told
         shards = self._process.shards
         homes = [shard_of(say.name, shards)] if say.name else range(shards)
         for home in homes:

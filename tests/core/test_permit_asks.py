@@ -26,12 +26,27 @@ def test_only_the_best_ticket_of_each_limit_is_asked_for_again() -> None:
     assert asks.pass_time(5) == [Ask("a", 9, DEFAULT), Ask("b", 5, DEFAULT)]
     asks.retry_at(9, 20)
     assert asks.pass_time(19) == [Ask("b", 5, DEFAULT)]
+    assert asks.pass_time(20) == [Ask("a", 9, DEFAULT), Ask("b", 5, DEFAULT)]
     assert asks.granted(9) and not asks.granted(9)
     assert asks.release(3) == [Release("a", 3)]
     assert asks.pass_time(20) == [Ask("a", 1, DEFAULT), Ask("b", 5, DEFAULT)]
     urgent = Priority(4)
     asks.acquire("b", 7, urgent)
     assert asks.pass_time(20) == [Ask("a", 1, DEFAULT), Ask("b", 7, urgent)]
+
+
+def test_when_one_is_granted_the_next_is_there_to_be_asked_for() -> None:
+    """E19: its time must have come."""
+    asks = PermitAsks(0)
+    for ticket in (1, 2, 3):
+        asks.acquire("a", ticket)
+    asks.granted(1)
+    assert asks.ask_next("a", 5) == [Ask("a", 2, DEFAULT)]
+    asks.retry_at(2, 20)
+    assert asks.ask_next("a", 19) == [] and asks.ask_next("a", 20) == [Ask("a", 2, DEFAULT)]
+    asks.granted(3)
+    asks.granted(2)
+    assert asks.ask_next("a", 20) == asks.ask_next("never", 20) == []
 
 
 def test_what_is_held_is_renewed_every_second() -> None:
@@ -68,6 +83,15 @@ def test_a_priority_that_cannot_be_leaves_nothing_behind() -> None:
     with pytest.raises(Rejected):
         asks.acquire("a", 1, Priority(weight=0))
     assert asks.waiting("a") == 0 and asks.pass_time(0) == []
+
+
+def test_a_granted_ticket_moves_the_turn() -> None:
+    """E20: else the key that came first would be served until it is empty."""
+    asks = PermitAsks(0)
+    for ticket, key in ((1, "x"), (2, "x"), (3, "y")):
+        asks.acquire("a", ticket, Priority(0, key))
+    asks.granted(1)
+    assert asks.ask_next("a", 0) == [Ask("a", 3, Priority(0, "y"))]
 
 
 def test_a_withdrawn_ticket_does_not_move_the_turn() -> None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from typing import Any
 
 import msgspec
@@ -145,6 +146,18 @@ def test_renewing_extends_what_the_session_still_holds() -> None:
     assert ask(permits, 2, 2, now_ms=241) == Granted(2)
 
 
+def test_renewing_is_for_every_permit_of_the_session_and_for_no_other() -> None:
+    """E13: under whatever limit."""
+    permits = table(3)
+    permits.define("other", LimitSpec(1))
+    for session, ticket in ((1, 1), (1, 2), (2, 3)):
+        ask(permits, session, ticket, lease_ms=100)
+    permits.acquire("other", 1, 4, now_ms=0, lease_ms=100)
+    permits.renew(1, now_ms=50, lease_ms=100)
+    assert [permits.in_use(name, 149) for name in ("db", "other")] == [2, 1]
+    assert [permits.in_use(name, 150) for name in ("db", "other")] == [0, 0]
+
+
 def test_an_ended_permit_cannot_be_revived() -> None:
     """E14, E5"""
     permits = table()
@@ -286,7 +299,15 @@ def test_a_saved_table_is_the_same_table_bit_for_bit() -> None:
         again = Permits.load(there_and_back.decode(there_and_back.encode(state)))
         assert again.state() == state
     assert [limit["name"] for limit in state] == ["db", "other"]
-    assert state[0]["held"] == sorted(state[0]["held"])
+    assert state[0]["per_second"] == int.from_bytes(struct.pack(">d", 3.7)) and isinstance(state[0]["balance"], int)
+
+
+def test_held_permits_are_saved_in_order_whatever_the_order_they_were_granted_in() -> None:
+    """E23"""
+    permits = table(0)
+    for session, ticket in ((2, 1), (1, 9), (1, 3), (0, 7)):
+        ask(permits, session, ticket, lease_ms=session + 1)
+    assert permits.state()[0]["held"] == [[0, 7, 1], [1, 3, 2], [1, 9, 2], [2, 1, 3]]
 
 
 def test_a_saved_table_serves_on_in_the_same_order() -> None:

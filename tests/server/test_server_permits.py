@@ -2,17 +2,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from fusee_mp import Client, Ctx, Limit, Worker, shard_of, workflow
 from fusee_mp.bounds import PERMIT_LEASE_MS
-from fusee_mp.core.permits import Granted, LimitSpec
+from fusee_mp.checksum import crc32c
+from fusee_mp.core.permits import CLIENT_SHIFT, Granted, LimitSpec
 from fusee_mp.core.waitqueue import DEFAULT, Priority
+from fusee_mp.errors import StorageError
 from fusee_mp.sdk.remote_limits import RemoteLimits
-from fusee_mp.shardproc.limits import LimitTable
+from fusee_mp.shardproc.limits import FILE, LimitTable
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import decode_frame, encode_frame
 from fusee_mp.wire.kinds import Kind
@@ -96,11 +99,45 @@ def test_a_table_that_is_opened_again_knows_what_was_defined_and_nothing_that_wa
     assert LimitTable(tmp_path / "new").permits.names() == []
 
 
+@pytest.mark.parametrize("damage", [
+    lambda data: data[:5], lambda data: b"XML1" + data[4:], lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda data: b"",
+    lambda data: of(b'{"one":{"concurrent":-1}}'), lambda data: of(b'{"one":7}'), lambda data: of(b"{"),
+], ids=["short", "magic", "checksum", "empty", "a_spec_that_cannot_be", "no_spec", "no_json"])
+def test_damaged_definitions_are_an_error_at_the_open(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    """E16, E24"""
+    LimitTable(tmp_path).define(LIMIT, LimitSpec(1))
+    file = tmp_path / FILE
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(StorageError, match=f"damaged limit definitions: {re.escape(str(file))}"):
+        LimitTable(tmp_path)
+
+
+def of(body: bytes) -> bytes:
+    """A file with this body, undamaged."""
+    return b"FML1" + crc32c(body).to_bytes(4, "little") + body
+
+
+def test_a_definition_that_could_not_be_saved_does_not_hold_and_can_be_made_again(tmp_path: Path) -> None:
+    """E16, E25: the same again is no news only when it was saved."""
+    table = LimitTable(tmp_path)
+    table.define(LIMIT, LimitSpec(1))
+    in_the_way = tmp_path / f"{FILE}.new" / "x"
+    in_the_way.mkdir(parents=True)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="cannot be written"):
+            table.define(LIMIT, LimitSpec(2))
+    assert table.permits.spec(LIMIT) == LimitTable(tmp_path).permits.spec(LIMIT) == LimitSpec(1)
+    in_the_way.rmdir()
+    in_the_way.parent.rmdir()
+    table.define(LIMIT, LimitSpec(2))
+    assert LimitTable(tmp_path).permits.spec(LIMIT) == LimitSpec(2)
+
+
 @asynchronous
 async def test_a_priority_goes_with_the_ask_alone_and_is_the_default_where_it_is_absent() -> None:
     """E22"""
     said: list[m.PermitSay] = []
-    limits = RemoteLimits(asyncio.get_running_loop(), SHARDS, lambda say, home: said.append(say))
+    limits = RemoteLimits(asyncio.get_running_loop(), 0, SHARDS, lambda say, home: said.append(say))
     first = limits.ask(LIMIT, Priority(5, "big", 2), lambda: None, lambda: None)
     limits.answered(m.PermitAnswer("granted", LIMIT, first))
     limits.ask(LIMIT, DEFAULT, lambda: None, lambda: None)
@@ -113,3 +150,16 @@ async def test_a_priority_goes_with_the_ask_alone_and_is_the_default_where_it_is
     assert {Priority(say.level, say.fairness, say.weight) for say in others} == {DEFAULT}
     short = m.decode(decode_frame(encode_frame(Kind.PERMIT_SAY, b"\x93\xa3ask\xa3one\x07")))
     assert short == m.PermitSay("ask", "one", 7)
+
+
+@asynchronous
+async def test_tickets_name_their_shard_and_the_next_is_asked_for_as_soon_as_one_is_granted() -> None:
+    """E2, E19: a table that was started again knows of no ticket but those that are asked for."""
+    said: list[m.PermitSay] = []
+    limits = RemoteLimits(asyncio.get_running_loop(), 2, SHARDS, lambda say, home: said.append(say))
+    first, second = (limits.ask(LIMIT, DEFAULT, lambda: None, lambda: None) for _ in range(2))
+    assert (first, second) == ((2 << CLIENT_SHIFT) + 1, (2 << CLIENT_SHIFT) + 2)
+    said.clear()
+    limits.answered(m.PermitAnswer("granted", LIMIT, first))
+    assert said == [m.PermitSay("ask", LIMIT, second)]
+    limits.close()
