@@ -23,6 +23,7 @@ class Raw:
     def __init__(self, address: str, preface: Preface, source: str = "127.0.0.1") -> None:
         host, _, port = address.rpartition(":")
         self.sock = socket.create_connection((host, int(port)), PATIENCE_S, (source, 0))
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock.sendall(preface.encode())
         self._decoder = FrameDecoder()
         self._frames: deque[Frame] = deque()
