@@ -72,21 +72,16 @@ Play = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
 
 
 @asynccontextmanager
-async def served_by_two(directory: Path) -> AsyncIterator[Any]:
+async def served_by_three(directory: Path) -> AsyncIterator[Any]:
     with serving(directory / "served", shards=3) as tree:
         async with AsyncExitStack() as stack:
-            for name, most_shards in (("a", 2), ("b", 1)):
-                await stack.enter_async_context(Worker.connect(tree.address, workflows=WORKFLOWS, max_shards=most_shards, name=name))
+            for name in "abc":
+                await stack.enter_async_context(Worker.connect(tree.address, workflows=WORKFLOWS, max_shards=1, name=name))
             yield await stack.enter_async_context(Client.connect(tree.address))
 
 
-@pytest.fixture(params=["memory", "embedded"])
-def play(request: pytest.FixtureRequest, tmp_path: Path) -> Play:
-    return player(request.param, tmp_path)
-
-
 @pytest.fixture(params=["memory", "embedded", "server"])
-def play_everywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Play:
+def play(request: pytest.FixtureRequest, tmp_path: Path) -> Play:
     return player(request.param, tmp_path)
 
 
@@ -98,7 +93,7 @@ def player(home: str, tmp_path: Path) -> Play:
             for seen in (running, most, served):
                 seen.clear()
             if home == "server":
-                opening: Any = served_by_two(tmp_path)
+                opening: Any = served_by_three(tmp_path)
             elif home == "embedded":
                 opening = Engine.open(tmp_path / "data", workflows=WORKFLOWS, shards=3)
             else:
@@ -111,7 +106,7 @@ def player(home: str, tmp_path: Path) -> Play:
     return run
 
 
-def test_a_limit_of_two_lets_two_run_at_once(play_everywhere: Play) -> None:
+def test_a_limit_of_two_lets_two_run_at_once(play: Play) -> None:
     """D26"""
     async def scenario(engine: Any) -> None:
         await engine.limit("api", Limit(concurrent=2))
@@ -119,10 +114,10 @@ def test_a_limit_of_two_lets_two_run_at_once(play_everywhere: Play) -> None:
         assert max(most) == 2
         assert await engine.limit_in_use("api") == await engine.limit_waiting("api") == 0
 
-    play_everywhere(scenario)
+    play(scenario)
 
 
-def test_all_limits_are_listed_by_name_with_their_use(play_everywhere: Play) -> None:
+def test_all_limits_are_listed_by_name_with_their_use(play: Play) -> None:
     async def scenario(engine: Any) -> None:
         assert await engine.list_limits() == []
         names = [f"limit-{number:04d}" for number in range(1_200)]  # over a page a shard
@@ -139,10 +134,10 @@ def test_all_limits_are_listed_by_name_with_their_use(play_everywhere: Play) -> 
         gate.set()
         await blocker.result()
 
-    play_everywhere(scenario)
+    play(scenario)
 
 
-def test_permits_go_by_priority_then_by_turns_of_the_fairness_keys(play_everywhere: Play) -> None:
+def test_permits_go_by_priority_then_by_turns_of_the_fairness_keys(play: Play) -> None:
     """D27"""
     async def scenario(engine: Any) -> None:
         await engine.limit("turns", Limit(concurrent=1))
@@ -157,7 +152,7 @@ def test_permits_go_by_priority_then_by_turns_of_the_fairness_keys(play_everywhe
         assert served == ["urgent", "big", "a", "b", "big", "a", "b", "big", "big", "big", "big"]
         assert await engine.limit_in_use("turns") == await engine.limit_waiting("turns") == 0
 
-    play_everywhere(scenario)
+    play(scenario)
 
 
 def test_a_step_gives_its_permit_back_between_attempts_and_when_its_run_ends(play: Play) -> None:
@@ -189,7 +184,7 @@ def test_an_undefined_limit_is_refused_and_named(play: Play) -> None:
     play(scenario)
 
 
-def test_a_wider_limit_lets_those_who_wait_begin_at_once(play_everywhere: Play) -> None:
+def test_a_wider_limit_lets_those_who_wait_begin_at_once(play: Play) -> None:
     async def scenario(engine: Any) -> None:
         await engine.limit("api", Limit(concurrent=1))
         runs = [await engine.start(blocks, None, "api") for _ in range(3)]
@@ -199,7 +194,7 @@ def test_a_wider_limit_lets_those_who_wait_begin_at_once(play_everywhere: Play) 
         gate.set()
         await asyncio.gather(*(run.result() for run in runs))
 
-    play_everywhere(scenario)
+    play(scenario)
 
 
 def test_a_rate_holds_steps_back_and_lets_them_all_through(play: Play) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,13 @@ SHARDS = 4
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
     with serving(tmp_path_factory.mktemp("workers") / "data", shards=SHARDS) as tree:
+        yield tree
+
+
+@pytest.fixture
+def own_tree(tmp_path: Path) -> Iterator[Tree]:
+    """One without the runs of other tests."""
+    with serving(tmp_path / "data", shards=SHARDS) as tree:
         yield tree
 
 
@@ -106,7 +114,8 @@ async def test_workers_share_the_shards_and_their_workflows_speak_with_each_othe
         listed = await client.list()
         assert {run.shard for run in listed} & set(a.held) and {run.shard for run in listed} & set(b.held)  # A7
         assert [run.shard for run in listed] == sorted(run.shard for run in listed)  # A8
-        assert [run.id for run in await client.list({"type": "victim", "status": "cancelled"})] == [victim.id]  # A9
+        assert all(isinstance(run.id, str) and isinstance(run.shard, int) for run in listed)
+        assert [run.id for run in await client.list({"type": "signaller"})] == [sent.id]  # A9
 
 
 @asynchronous
@@ -119,19 +128,22 @@ async def test_a_signal_wait_ends_with_nothing_at_its_time_and_each_signal_count
 
 
 @asynchronous
-async def test_a_standby_takes_exactly_what_a_hung_and_then_dead_worker_held(tree: Tree) -> None:
-    """A11 to A14."""
-    a_site, b_site, c_site = Site(), Site(), Site()
+async def test_a_standby_takes_exactly_what_a_hung_and_then_dead_worker_held(own_tree: Tree) -> None:
+    """A5, A11 to A14: to send a signal is not to wait for whom it is for."""
+    a_site, b_site, c_site, tree = Site(), Site(), Site(), own_tree
     async with contextlib.AsyncExitStack() as leaving, Proxy(tree.address) as proxy, Client.connect(tree.address) as client:
         a = await leaving.enter_async_context(Worker.connect(tree.address, workflows=a_site.workflows(), max_shards=2, name="a"))
         b = await leaving.enter_async_context(Worker.connect(proxy.address, workflows=b_site.workflows(), max_shards=2, name="b"))
-        await until(lambda: len(b.held) == 2)
+        await until(lambda: len(a.held) == len(b.held) == 2)
+        assert await client.execute("parent", id_on(a.held, SHARDS), ["child", id_on(a.held, SHARDS)]) == 15
         standby = asyncio.create_task(c_joins(tree, c_site))
+        await until(lambda: "worker c/" in tree.log)
         b_held = b.held
-        child = id_on(b_held, SHARDS)
+        child, victim = id_on(b_held, SHARDS), await client.start("victim", id_on(b_held, SHARDS))
         proxy.freeze()
         parent = await client.start("parent", id_on(a.held, SHARDS), ["child", child])
-        assert not standby.done()  # A11
+        assert await client.execute("signaller", id_on(a.held, SHARDS), victim.id) == "sent"  # A5
+        assert not standby.done() and b.held == b_held  # A11
         proxy.refuse()
         proxy.cut()
         c = await standby
@@ -139,7 +151,8 @@ async def test_a_standby_takes_exactly_what_a_hung_and_then_dead_worker_held(tre
         await until(lambda: c.held == b_held)  # A12
         assert await parent.result() == 15  # A13
         assert b_site.steps[child] == 0 and c_site.steps[child] == 1
-        found = await c.engine.list({"type": "child", "id": child}, shards=c.held, limit=100)  # A14
+        assert await victim.result() == 42
+        found = await c.engine.list({"type": "child"}, shards=c.held, limit=100)  # A14
         assert [run.id for run in found] == [child]
         assert set(a.held).isdisjoint(c.held) and b.held == []
 
