@@ -3,12 +3,13 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 from fusee_mp.logs import JsonLines
-from tests.server.tree import PATIENCE_S
+from tests.cli.harness import running, serving
 
 
 def line(**facts: object) -> dict[str, object]:
@@ -32,13 +33,16 @@ def test_values_that_are_no_json_and_tracebacks_are_text() -> None:
     assert "ValueError: two" in str(made["exception"])
 
 
-def test_every_line_of_a_server_with_json_is_an_object(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fusee_mp.cli", "serve", str(tmp_path / "data"), "--shards", "2", "--listen", "127.0.0.1:0",
-               "--log-format", "json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None and "ready on" in server.stdout.readline()
-        server.terminate()
-        _, said = server.communicate(timeout=PATIENCE_S)
-    found = [json.loads(each) for each in said.splitlines()]
-    assert found and all(each["message"] and each["time"].endswith("Z") for each in found)
-    assert {each["process"] for each in found} >= {"router"}
+def test_every_line_of_a_server_and_its_workers_with_json_is_an_object(tmp_path: Path) -> None:
+    """Of all their processes, and each names the one that it is of."""
+    with serving(tmp_path / "data", "--log-format=json") as (server, address):
+        with running("worker", "orders", f"--address={address}", "--processes=2", "--log-format=json") as workers:
+            workers.line(), workers.line()
+            psutil.Process(workers.pid).children()[0].kill()
+            workers.line()
+            told = workers.stop().err
+        said = [json.loads(each) for each in (server.stop().err + told).splitlines()]
+    assert all(each["message"] and each["time"].endswith("Z") and each["level"] for each in said)
+    spoke = {each["process"].rstrip("0123456789") for each in said}
+    assert {"router", "shard-", "supervisor"} <= spoke <= {"router", "shard-", "supervisor", "worker-"}
+    assert any(each.get("template") == "shard %d: the lease of %s (epoch %d) ended: %s" for each in said)

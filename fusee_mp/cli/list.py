@@ -1,12 +1,16 @@
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fusee_mp.cli import options
 from fusee_mp.cli.main import COMMANDS
 from fusee_mp.cli.output import instant, say_json, say_table, took
+
+if TYPE_CHECKING:
+    from fusee_mp.sdk.types import RunStatus
 
 
 @click.command(help=COMMANDS["list"] + " Within each shard; the shards follow one another.")
@@ -23,8 +27,16 @@ def command(where: Any, limit: int, after: str | None, timeout_ms: int, address:
     if as_json:
         say_json(found)
         return
-    say_table(("ID", "WORKFLOW", "STATUS", "STARTED", "TOOK", "SHARD"), [
-        (run.id, run.workflow, run.status, instant(run.started), took(run), str(run.shard)) for run in found
-    ])
+    _say(found)
     if len(found) == limit:
         click.echo(f"There may be more: --after {found[-1].cursor}", err=True)
+
+
+def _say(found: Sequence[RunStatus]) -> None:
+    """With the reasons, where there are any: whole, since whoever asks for what is set aside wants to know why."""
+    head = ("ID", "WORKFLOW", "STATUS", "STARTED", "TOOK", "SHARD")
+    rows = [(run.id, run.workflow, run.status, instant(run.started), took(run), str(run.shard)) for run in found]
+    if any(run.reason for run in found):
+        say_table((*head, "REASON"), [(*row, " ".join(run.reason.split())) for row, run in zip(rows, found, strict=True)], None)
+    else:
+        say_table(head, rows)

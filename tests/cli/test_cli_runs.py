@@ -111,6 +111,9 @@ def test_waiting_for_a_quarantined_run_says_that_it_is_quarantined_why_and_what_
     assert "it is quarantined, because" in said and "spinning" in said
     assert "fusee-mp reset spinning-1 STEP" in said and "goes on" not in said
     assert "reason      workflow \"spinning\"" in cli("status", "spinning-1").out
+    head, *rows = cli("list", "--where", '{"status":"quarantined"}').out.splitlines()
+    reason = cli("status", "spinning-1", "--json").json["reason"]
+    assert head.endswith("REASON") and len(rows) == 1 and rows[0].endswith(" ".join(reason.split()))
     cli("terminate", "spinning-1")
 
 

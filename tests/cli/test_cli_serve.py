@@ -38,6 +38,13 @@ def test_the_ready_line_has_a_unix_socket_as_any_directory_can_name_it_and_behin
         assert all(psutil.pid_exists(shard["keeper_pid"]) for shard in shards)
 
 
+def test_shard_processes_stay_on_the_processors_that_are_named(tmp_path: Path, offline: Cli) -> None:
+    usable = sorted(os.sched_getaffinity(0))
+    with serving(tmp_path / "data", f"--cores={usable[-1]}") as (_, address):
+        shards = offline("shards", "--json", f"--address={address}").json["shards"]
+        assert [os.sched_getaffinity(shard["pid"]) for shard in shards] == [{usable[-1]}] * 2
+
+
 def test_the_log_level_holds_for_the_shard_processes_too(tmp_path: Path) -> None:
     with serving(tmp_path / "quiet", "--log-level=warning") as (server, address):
         with running("worker", "orders", f"--address={address}") as worker:

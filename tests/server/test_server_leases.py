@@ -6,12 +6,13 @@ import contextlib
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fusee_mp import Client, Worker
+from fusee_mp import Client, Ctx, Worker, Workflow, workflow
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.preface import ConnectionKind, Preface
 from tests.server.flows import WORKFLOWS, Effect, boot_time, effects
@@ -168,6 +169,44 @@ async def test_a_worker_that_leaves_hands_its_shards_back_and_a_standby_goes_on(
     assert len(lasted) == 1 and lasted[0].pid == leaving.pid  # the body got its grace, and its outcome was kept
     log = patient.log.rpartition("the lease of leaving")[2]
     assert "the worker handed it back" in log and "nothing was heard" not in patient.log
+
+
+@asynchronous
+async def test_a_worker_that_leaves_begins_no_step_and_waits_for_bodies_no_longer_than_its_grace(patient: Tree) -> None:
+    """What is asked of its shards meanwhile is recorded and answered, and done by whoever has them next."""
+    left, stayed, never = list[str](), list[str](), asyncio.Event()
+    async with Client.connect(patient.address) as client:
+        leaving = await Worker.connect(patient.address, workflows=[noting(left, never.wait)], name="leaving", grace="1s")
+        await until(lambda: leaving.held == [0, 1])
+        joined = patient.log.count(" joined")
+        heir = asyncio.create_task(joins(patient, stayed))
+        long = await client.start("noting", None, "long")
+        await until(lambda: left == ["long"] and patient.log.count(" joined") > joined)
+        closing = asyncio.create_task(leaving.close())
+        await asyncio.sleep(0)
+        short = await client.start("noting", None, "short")
+        assert await client.status(short.id) is not None and leaving.held == [0, 1] and not closing.done()
+        await closing
+        assert await asyncio.gather(long.result(), short.result()) == ["long", "short"]
+        assert left == ["long"] and sorted(stayed) == ["long", "short"]
+        await (await heir).close()
+
+
+def noting(noted: list[str], wait: Callable[[], Awaitable[Any]]) -> Workflow[Any, Any]:
+    async def note(text: str) -> str:
+        noted.append(text)
+        await wait()
+        return text
+
+    @workflow("noting")
+    async def body(ctx: Ctx, text: str) -> str:
+        return await ctx.step("note", note, text)
+
+    return body
+
+
+async def joins(tree: Tree, noted: list[str]) -> Worker:
+    return await Worker.connect(tree.address, workflows=[noting(noted, lambda: asyncio.sleep(0))], name="heir")
 
 
 @asynchronous
