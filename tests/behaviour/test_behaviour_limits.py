@@ -72,11 +72,13 @@ Play = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
 
 
 @asynccontextmanager
-async def served_by_three(directory: Path) -> AsyncIterator[Any]:
-    with serving(directory / "served", shards=3) as tree:
+async def served_by_four(directory: Path) -> AsyncIterator[Any]:
+    """Each with a shard of its own, three over TCP and one over rings."""
+    unix = str(directory / "s")
+    with serving(directory / "served", shards=4, unix=unix) as tree:
         async with AsyncExitStack() as stack:
-            for name in "abc":
-                await stack.enter_async_context(Worker.connect(tree.address, workflows=WORKFLOWS, max_shards=1, name=name))
+            for name, address in zip("abcd", (*[tree.address] * 3, f"unix:{unix}"), strict=True):
+                await stack.enter_async_context(Worker.connect(address, workflows=WORKFLOWS, max_shards=1, name=name))
             yield await stack.enter_async_context(Client.connect(tree.address))
 
 
@@ -93,7 +95,7 @@ def player(home: str, tmp_path: Path) -> Play:
             for seen in (running, most, served):
                 seen.clear()
             if home == "server":
-                opening: Any = served_by_three(tmp_path)
+                opening: Any = served_by_four(tmp_path)
             elif home == "embedded":
                 opening = Engine.open(tmp_path / "data", workflows=WORKFLOWS, shards=3)
             else:
