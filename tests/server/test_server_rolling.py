@@ -61,6 +61,7 @@ async def test_a_rolling_restart_of_workers_fails_no_call_and_repeats_no_step(tm
         workers = [WorkerProcess(tree.address, "w0", path, max_shards=most)]
         await until(lambda: " joined" in tree.log)  # the first holds what it may, the second the rest, or nothing yet
         workers.append(WorkerProcess(tree.address, "w1", path, max_shards=most))
+        await until(lambda: tree.log.count(" joined") == 2)
         try:
             async with Client.connect(tree.address) as client:
                 load = Load(client)
