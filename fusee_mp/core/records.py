@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct
 
+from fusee_mp.core.numbers import Number, Seed, Shard, Signed
 from fusee_mp.core.schedule import ScheduleState
 from fusee_mp.core.schedule_changes import ScheduleChange
 
@@ -27,16 +28,16 @@ ClosePolicy: TypeAlias = Literal["terminate", "cancel", "abandon"]
 class Source(Struct, array_like=True, frozen=True, gc=False):
     """The message that brought an arrival: the next of its sending shard, so it also moves the inbox position."""
 
-    shard: int
-    no: int
+    shard: Shard
+    no: Number
 
 
 class Parent(Struct, array_like=True, frozen=True, gc=False):
     """Who waits for a child: where its result goes."""
 
-    shard: int
+    shard: Shard
     id: str
-    run: int
+    run: Number
     op: str
 
 
@@ -47,8 +48,8 @@ class _Record(Struct, array_like=True, tag_field="$", gc=False):
 class Grant(_Record, tag=1):
     """The right to append went to this worker; until the next grant only its records follow."""
 
-    at: int
-    epoch: int
+    at: Number
+    epoch: Number
     worker: str
 
 
@@ -59,36 +60,36 @@ class Start(_Record, tag=2):
     `answered` are the IDs of updates that the runs before it in a chain have carried out, the oldest first, each with its run.
     """
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     id: str
     type: str
     input: bytes
     request: str = ""
-    version: int = 0
+    version: Signed = 0
     behaviour: str = ""
-    deadline: int | None = None
+    deadline: Number | None = None
     attributes: bytes | None = None
     parent: Parent | None = None
     close: ClosePolicy = "terminate"
     source: Source | None = None
-    origin: int | None = None
-    scheduled_at: int | None = None
-    seed: int = 0
+    origin: Number | None = None
+    scheduled_at: Signed | None = None
+    seed: Seed = 0
     update: Update | None = None
     zone: str = ""
-    carried: int = 0
-    answered: list[tuple[str, int]] = []
+    carried: Number = 0
+    answered: list[tuple[str, Number]] = []
 
 
 class StepDone(_Record, tag=3):
     """A step has its outcome: `ok` with a value, `failed` with a failure, or `cancelled` by the code (then it is asked, not fed)."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     op: str
     name: str
-    attempt: int
+    attempt: Number
     status: Literal["ok", "failed", "cancelled"]
     payload: bytes
 
@@ -96,38 +97,38 @@ class StepDone(_Record, tag=3):
 class Attempt(_Record, tag=4):
     """An attempt failed and the next is due at `retry_at`. Not fed: the code does not see single attempts."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     op: str
     name: str
-    attempt: int
+    attempt: Number
     failure: bytes
-    retry_at: int
+    retry_at: Number
 
 
 class Timer(_Record, tag=5):
     """The code asked for a timer, due at `due`."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     op: str
     name: str
-    due: int
+    due: Number
 
 
 class Fired(_Record, tag=6):
     """A timer's time has come."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     op: str
 
 
 class Signal(_Record, tag=7):
     """A signal arrived."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     name: str
     payload: bytes
     request: str = ""
@@ -140,25 +141,25 @@ class Child(_Record, tag=8):
     `started_by`, `started_op`: the run of the same ID and its operation whose child this is already (0: this one).
     """
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     op: str
-    to: int
-    no: int
+    to: Shard
+    no: Number
     id: str
     type: str
     input: bytes
     close: ClosePolicy = "terminate"
-    timeout_ms: int | None = None
-    started_by: int = 0
+    timeout_ms: Number | None = None
+    started_by: Number = 0
     started_op: str = ""
 
 
 class ChildDone(_Record, tag=9):
     """A child's outcome arrived. `status` "refused" means that it never ran: `payload` has the failure."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     op: str
     status: str
     payload: bytes
@@ -172,24 +173,24 @@ class Send(_Record, tag=10):
     one of that earlier run (0: of this one).
     """
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     op: str
-    to: int
-    no: int
+    to: Shard
+    no: Number
     kind: Literal["signal", "cancel", "terminate"]
     id: str
     name: str = ""
     payload: bytes = b""
     child: str = ""
-    child_by: int = 0
+    child_by: Number = 0
 
 
 class CancelRequested(_Record, tag=11):
     """Somebody asked for the run's cancellation."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     reason: str
     request: str = ""
     source: Source | None = None
@@ -198,15 +199,15 @@ class CancelRequested(_Record, tag=11):
 class Done(_Record, tag=12):
     """The run ended. With a parent, the outcome is also message `no` to shard `to`. Without `history` its journal is not kept."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     status: FinalStatus
     payload: bytes
     reason: str = ""
     request: str = ""
     parent: Parent | None = None
-    to: int = -1
-    no: int = 0
+    to: Shard = -1
+    no: Number = 0
     source: Source | None = None
     history: bool = True
 
@@ -214,16 +215,16 @@ class Done(_Record, tag=12):
 class Quiet(_Record, tag=13):
     """The run waits for timers (the first at `due`), signals and children only. Any later record of it ends that."""
 
-    run: int
-    at: int
-    due: int | None
+    run: Number
+    at: Number
+    due: Number | None
     parked: bool = False
 
 
 class Skipped(_Record, tag=14):
     """A message had no effect (its target is missing or has ended); its number is taken all the same."""
 
-    at: int
+    at: Number
     source: Source
     reason: str
 
@@ -231,32 +232,32 @@ class Skipped(_Record, tag=14):
 class Acked(_Record, tag=15):
     """Shard `to` holds every message up to `through`: they need not be sent again."""
 
-    to: int
-    through: int
+    to: Shard
+    through: Number
 
 
 class Quarantined(_Record, tag=16):
     """The run cannot go on with the code at hand: why, and at which journal position."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     code: str
     message: str
-    position: int
+    position: Signed
 
 
 class Unquarantined(_Record, tag=17):
     """The run goes on: code that fits came."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
 
 
 class Deleted(_Record, tag=18):
     """The finished run is gone: its retention ended or somebody deleted it. `archive`: its journal goes to the archive."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     request: str = ""
     archive: bool = False
 
@@ -264,8 +265,8 @@ class Deleted(_Record, tag=18):
 class Attributes(_Record, tag=19):
     """The code merged search attributes (a JSON object)."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     op: str
     values: bytes
 
@@ -276,10 +277,10 @@ class Refused(_Record, tag=20):
     Another `status` is the end of a child that had its result already, and `failure` that result.
     """
 
-    at: int
+    at: Number
     id: str
-    to: int
-    no: int
+    to: Shard
+    no: Number
     parent: Parent
     failure: bytes
     source: Source
@@ -289,8 +290,8 @@ class Refused(_Record, tag=20):
 class Update(_Record, tag=21):
     """An update was accepted: its handler begins. `id` is the update's own, unlike any other of its run."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     name: str
     id: str
     payload: bytes
@@ -300,8 +301,8 @@ class Update(_Record, tag=21):
 class UpdateDone(_Record, tag=22):
     """The handler of an update came to its end. "refused": by the validator (of one that came with the start), `payload` says why."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     op: str
     name: str
     id: str
@@ -312,33 +313,33 @@ class UpdateDone(_Record, tag=22):
 class Heartbeat(_Record, tag=25):
     """A step's body reported how far it is: what its next attempt sees as progress."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     op: str
     name: str
-    attempt: int
+    attempt: Number
     payload: bytes
 
 
 class Awaiting(_Record, tag=26):
     """The code waits for somebody outside, who gets the token of this attempt to send it. `sent`: the sender has it."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     op: str
     name: str
-    attempt: int
+    attempt: Number
     sent: bool = False
 
 
 class Completed(_Record, tag=27):
     """Somebody outside completed the operation, or its sender failed; `cancelled` by the code (then it is asked, not fed)."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     op: str
     name: str
-    attempt: int
+    attempt: Number
     status: Literal["ok", "failed", "cancelled"]
     payload: bytes
     request: str = ""
@@ -347,8 +348,8 @@ class Completed(_Record, tag=27):
 class Paused(_Record, tag=28):
     """No step body of the run starts from here on. `op`: the step whose attempts are used up, or empty: somebody asked for it."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     reason: str
     op: str = ""
     request: str = ""
@@ -357,25 +358,25 @@ class Paused(_Record, tag=28):
 class Resumed(_Record, tag=29):
     """Step bodies start again; a step whose attempts were used up has all of them again."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     request: str = ""
 
 
 class Begin(Struct, array_like=True, frozen=True, gc=False):
     """A schedule starts the run of this instant: message `no` to shard `to`."""
 
-    to: int
-    no: int
-    instant: int
+    to: Shard
+    no: Number
+    instant: Signed
 
 
 class End(Struct, array_like=True, frozen=True, gc=False):
     """A schedule asks the run of this instant to end: message `no` to shard `to`."""
 
-    to: int
-    no: int
-    instant: int
+    to: Shard
+    no: Number
+    instant: Signed
     kind: Literal["cancel", "terminate"]
 
 
@@ -383,14 +384,14 @@ class Closing(Struct, array_like=True, frozen=True, gc=False):
     """A window closed, and its run starts: message `no` to shard `to`."""
 
     window: str
-    to: int
-    no: int
+    to: Shard
+    no: Number
 
 
 class ScheduleSet(_Record, tag=35):
     """A schedule is this from here on; it may have started what it once remembered."""
 
-    at: int
+    at: Number
     id: str
     type: str
     input: bytes
@@ -405,7 +406,7 @@ class ScheduleSet(_Record, tag=35):
 class ScheduleMoved(_Record, tag=36):
     """Time, a call or the end of a run did this to a schedule."""
 
-    at: int
+    at: Number
     id: str
     change: ScheduleChange
     begins: list[Begin] = []
@@ -418,7 +419,7 @@ class ScheduleMoved(_Record, tag=36):
 class ScheduleDeleted(_Record, tag=37):
     """A schedule is gone. Its runs go on."""
 
-    at: int
+    at: Number
     id: str
     request: str = ""
     answer: bytes = b""
@@ -430,13 +431,13 @@ class StartAsked(_Record, tag=38):
     `scheduled_at` is the instant of the schedule that asks, in `zone`: it is the run's parent, as run 0, and hears of its end.
     """
 
-    at: int
-    to: int
-    no: int
+    at: Number
+    to: Shard
+    no: Number
     id: str
     type: str
     input: bytes
-    scheduled_at: int | None = None
+    scheduled_at: Signed | None = None
     zone: str = ""
 
 
@@ -444,12 +445,12 @@ class Gathered(_Record, tag=39):
     """An event joined the window of its key, which closes at `closes` if nothing else comes. What `closed` names but this window closed
     before it."""
 
-    at: int
+    at: Number
     kind: Literal["debounce", "batch"]
     workflow: str
     key: str
     window: str
-    closes: int
+    closes: Signed
     input: bytes
     event: str = ""
     closed: list[Closing] = []
@@ -460,27 +461,27 @@ class Gathered(_Record, tag=39):
 class WindowsClosed(_Record, tag=40):
     """The time of these windows came."""
 
-    at: int
+    at: Number
     closed: list[Closing]
 
 
 class Inherited(_Record, tag=30):
     """The run continues another one of its ID, and this child of that one is its own now: started by operation `op` of run `by`."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     id: str
     type: str
     close: ClosePolicy
-    by: int
+    by: Number
     op: str
 
 
 class Patched(_Record, tag=31):
     """The code came to this change of itself first now, so the run goes the new way, for ever."""
 
-    run: int
-    at: int
+    run: Number
+    at: Number
     name: str
 
 
@@ -544,8 +545,8 @@ def read(data: bytes) -> Record:
 class Message(Struct, array_like=True, gc=False):
     """One outbox entry on its way: the record that caused it, with its sender."""
 
-    shard: int
-    no: int
+    shard: Shard
+    no: Number
     id: str
     record: bytes
 

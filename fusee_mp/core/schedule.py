@@ -26,6 +26,7 @@ import msgspec
 from msgspec import Struct, field
 
 from fusee_mp.bounds import DURATION_MS_MAX, SCHEDULE_LATENESS_MS, SCHEDULE_OPEN_MAX, SCHEDULE_PAGE
+from fusee_mp.core.numbers import Signed
 from fusee_mp.core.placement import check_id
 from fusee_mp.core.schedule_history import History
 from fusee_mp.core.timing import Timing, jittered
@@ -107,13 +108,13 @@ class ScheduleState(Struct, forbid_unknown_fields=True):
     id: str
     rule: ScheduleRule
     history: History
-    position_ms: int
+    position_ms: Signed
     paused: bool
-    started: int = 0
-    skipped: int = 0
-    remembered: int | None = None
-    open: list[int] = field(default_factory=list)  # The instants of the runs that the overlap policy looks at.
-    ending: list[int] = field(default_factory=list)  # Those of them that were asked to end.
+    started: Signed = 0
+    skipped: Signed = 0
+    remembered: Signed | None = None
+    open: list[Signed] = field(default_factory=list)  # The instants of the runs that the overlap policy looks at.
+    ending: list[Signed] = field(default_factory=list)  # Those of them that were asked to end.
 
 
 class Schedule:

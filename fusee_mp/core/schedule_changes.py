@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 from msgspec import Struct
 
 from fusee_mp.bounds import SCHEDULE_TRIGGERS_MAX
+from fusee_mp.core.numbers import Signed
 from fusee_mp.core.schedule import ScheduleState
 from fusee_mp.core.schedule_history import Stretch
 
@@ -23,17 +24,17 @@ NO_RUN: Final = 0
 class ScheduleChange(Struct, array_like=True, frozen=True):
     """The numbers as they are afterwards, and what came into and went out of the lists. Runs are named by their instants."""
 
-    position_ms: int
+    position_ms: Signed
     paused: bool
-    started: int
-    skipped: int
-    remembered: int | None
-    opened: list[int] = []
-    ended: list[int] = []
-    ending: list[int] = []
+    started: Signed
+    skipped: Signed
+    remembered: Signed | None
+    opened: list[Signed] = []
+    ended: list[Signed] = []
+    ending: list[Signed] = []
     joined: list[Stretch] = []
-    parted: list[int] = []
-    between: list[int] = []
+    parted: list[Signed] = []
+    between: list[Signed] = []
 
 
 class Before(NamedTuple):

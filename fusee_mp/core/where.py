@@ -31,6 +31,8 @@ OPEN: Final = ("running", "quarantined", "suspended", "parked", "paused")
 STATUSES: Final = (*OPEN, "ok", "failed", "cancelled", "terminated", "timed_out", "reset", "continued_as_new")
 TERMS_MAX: Final = 64
 ALTERNATIVES_MAX: Final = 1000
+# Of all terms together.
+VALUES_MAX: Final = 5000
 TEXT_BYTES_MAX: Final = 4096
 
 
@@ -96,7 +98,11 @@ def parse(where: object) -> Where:
         raise Rejected(f'a filter is a mapping such as {{"status": "failed"}}, not {type(where).__name__} ({where!r:.80})')
     if len(where) > TERMS_MAX:
         raise Rejected(f"a filter has at most {TERMS_MAX} keys, this one has {len(where)}")
-    return Where(tuple(term for key, value in where.items() for term in _terms(_check_key(key), value)))
+    terms = tuple(term for key, value in where.items() for term in _terms(_check_key(key), value))
+    values = sum(len(term.values) for term in terms if isinstance(term, Equal))
+    if values > VALUES_MAX:
+        raise Rejected(f"a filter names at most {VALUES_MAX:,} values, this one {values:,}: ask in several")
+    return Where(terms)
 
 
 def _check_key(key: object) -> str:

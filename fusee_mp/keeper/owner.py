@@ -134,15 +134,15 @@ class Keeper(asyncio.Protocol):
         value = await self.read_bytes(method, msgspec.msgpack.encode(args), min_lsn=min_lsn, timeout=timeout)
         return msgspec.msgpack.decode(value, type=result)
 
-    async def read_bytes(self, method: str, args: bytes, *, min_lsn: int = 0, timeout: float = 10.0) -> bytes:
-        """`read` for who only passes it on: arguments and answer stay MessagePack."""
+    async def read_bytes(self, method: str, args: bytes, *, min_lsn: int = 0, timeout: float = 10.0, asker: int = 0) -> bytes:
+        """`read` for who only passes it on: arguments and answer stay MessagePack. Long questions of one asker wait for those of others."""
         if self._is_closing:
             raise self._unavailable()
         if min_lsn > self._sent_lsn:
             self._wanted_lsn = max(self._wanted_lsn, min_lsn)
             self._send_position()
         id = next(self._ids)
-        return await self._ask(id, p.Ask(id, method, args, min_lsn, round(timeout * 1000)), method, min_lsn, timeout)
+        return await self._ask(id, p.Ask(id, method, args, min_lsn, round(timeout * 1000), asker), method, min_lsn, timeout)
 
     async def checkpoint(self, timeout: float = 60.0) -> int:
         """Make everything published so far applied and safe from a crash of the machine; the LSN that is so now.

@@ -6,11 +6,9 @@
 """
 from __future__ import annotations
 
-import ctypes
 import os
 import selectors
 import socket
-import sqlite3
 import threading
 from collections import deque
 from time import monotonic
@@ -18,9 +16,10 @@ from typing import Any, Final
 
 import msgspec
 
-from fusee_mp.errors import FuseeError, Rejected, StorageError, Unavailable
+from fusee_mp.errors import FuseeError, Rejected, Unavailable
+from fusee_mp.heap import give_back
 from fusee_mp.keeper import protocol as p
-from fusee_mp.keeper.slow import Question, SlowReads
+from fusee_mp.keeper.slow import Question, SlowReads, fault_of
 from fusee_mp.keeper.tail import Tail
 from fusee_mp.store.reads import question
 
@@ -42,7 +41,7 @@ class Process:
         self._waiting: list[tuple[int, Question]] = []
         self._checkpoints: list[tuple[int, Question]] = []
         self._answers: deque[tuple[Question, Any]] = deque()
-        self._slow = SlowReads(self._store.path, self._from_thread)
+        self._slow = {lane: SlowReads(lane, self._store.path, self._from_thread) for lane in ("one", "many")}
         self._wake_read, self._wake_write = os.pipe()
         self._out = bytearray()
         self._lock = threading.Lock()
@@ -62,7 +61,8 @@ class Process:
                 while not self._is_ending:
                     self._turn(selector)
         finally:
-            self._slow.close()
+            for slow in self._slow.values():
+                slow.close()
             with self._lock:
                 self._is_ending = True
                 os.close(self._wake_read)
@@ -99,7 +99,7 @@ class Process:
         self._checkpoint(now)
         if not self._is_shrunk and now >= self._folded_at + IDLE_S:
             self._store.shrink()
-            give_memory_back()
+            give_back()
             self._is_shrunk = True
 
     def _fold(self, now: float) -> None:
@@ -177,40 +177,40 @@ class Process:
 
     def _take(self, body: bytes) -> None:
         now = monotonic()
-        match p.decode_for_keeper(body):
+        match message := p.decode_for_keeper(body):
             case p.Publish(lsn):
                 self._tail.through_lsn = max(self._tail.through_lsn, lsn)
-            case p.Ask(id, method, args, min_lsn, timeout_ms):
-                self._ask(id, method, args, min_lsn, now + timeout_ms / 1000)
+            case p.Ask():
+                self._ask(message, now + message.timeout_ms / 1000)
             case p.Checkpoint(id, timeout_ms):
                 asked = Question(id, "checkpoint", [], now + timeout_ms / 1000)
                 self._checkpoints.append((self._tail.through_lsn, asked))
             case p.Close():
                 self._is_ending = True
 
-    def _ask(self, id: int, method: str, args: bytes, min_lsn: int, deadline: float) -> None:
+    def _ask(self, ask: p.Ask, deadline: float) -> None:
+        asked = Question(ask.id, ask.method, [], deadline, ask.asker)
         try:
-            asked = Question(id, method, msgspec.msgpack.decode(args, type=list[Any]), deadline)
-            question(method)
+            asked = asked._replace(args=msgspec.msgpack.decode(ask.args, type=list[Any]))
+            question(ask.method)
         except (msgspec.MsgspecError, RecursionError) as e:
-            self._reply(Question(id, method, [], deadline), Rejected(f'the arguments of read "{method}" are malformed: {e}'))
+            self._reply(asked, Rejected(f'the arguments of read "{ask.method}" are malformed: {e}'))
         except FuseeError as e:
-            self._reply(Question(id, method, [], deadline), e)
+            self._reply(asked, e)
         else:
-            self._waiting.append((min_lsn, asked))
+            self._waiting.append((ask.min_lsn, asked))
 
     # What goes to the owner.
 
     def _answer(self, asked: Question) -> None:
-        if question(asked.method).is_slow:
-            self._slow.ask(asked)
+        lane = self._slow.get(question(asked.method).lane)
+        if lane is not None:
+            lane.ask(asked)
             return
         try:
             value: Any = self._store.read(asked.method, asked.args)
-        except FuseeError as e:
-            value = e
-        except sqlite3.Error as e:
-            value = StorageError(f'read "{asked.method}" failed in the store: {e}', path=self._store.path)
+        except Exception as e:
+            value = fault_of(e, asked.method, self._store.path)
         self._reply(asked, value)
 
     def _from_thread(self, asked: Question, value: Any) -> None:
@@ -245,10 +245,3 @@ class Process:
             pass
         except OSError:
             self._is_ending = True
-
-
-def give_memory_back() -> None:
-    """Hand what is free to the system, where the C library does not do that by itself."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

@@ -32,13 +32,14 @@ class Publish(_Message, tag=1):
 
 class Ask(_Message, tag=2):
     """A read (store/reads.py) by name, with its arguments as a MessagePack array; to be answered once the store holds `min_lsn`,
-    within `timeout_ms`."""
+    within `timeout_ms`. Those of one `asker` take the turns of one."""
 
     id: int
     method: str
     args: bytes
     min_lsn: int
     timeout_ms: int
+    asker: int = 0
 
 
 class Checkpoint(_Message, tag=3):

@@ -1,12 +1,12 @@
-"""Questions that may take long, on a thread and a read-only connection of their own, so that they hold up nothing else.
-
-Each has a deadline that SQLite itself watches; what waits in the queue past its deadline is not begun.
-"""
+# Questions that may take long, each lane's on a thread and a read-only connection of its own, so that they hold up nothing else.
+#
+# Each has a deadline that SQLite itself watches; what waits in the queue past its deadline is not begun. While several wait, the one goes
+# first whose asker has taken the least time since anybody waited: whoever asks much, or for what takes long, waits for himself.
+"""`SlowReads`: one lane."""
 from __future__ import annotations
 
 import sqlite3
 import threading
-from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final, NamedTuple
@@ -26,49 +26,71 @@ class Question(NamedTuple):
     method: str
     args: list[Any]
     deadline: float
+    asker: int = 0
 
 
 class SlowReads:
-    """One thread that answers questions in turn; it begins with the first one. `answer` is called on it."""
+    """One thread that answers questions; it begins with the first one. `answer` is called on it."""
 
-    def __init__(self, path: str, answer: Callable[[Question, Any], None]) -> None:
-        self._path = path
-        self._answer = answer
-        self._waiting: deque[Question | None] = deque()
-        self._arrived = threading.Semaphore(0)
+    def __init__(self, name: str, path: str, answer: Callable[[Question, Any], None]) -> None:
+        self._name, self._path, self._answer = name, path, answer
+        self._waiting: list[Question] = []
+        self._taken_s: dict[int, float] = {}
+        self._is_closed = False
+        self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def ask(self, question: Question) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="slow reads", daemon=True)
+            self._thread = threading.Thread(target=self._run, name=f"slow reads of {self._name}", daemon=True)
             self._thread.start()
-        self._put(question)
+        with self._changed:
+            self._waiting.append(question)
+            self._changed.notify()
 
     def close(self) -> None:
         """End after the question at hand; a question that still waits is not answered."""
-        self._waiting.clear()
-        self._put(None)
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
 
-    def _put(self, question: Question | None) -> None:
-        self._waiting.append(question)
-        self._arrived.release()
+    def _next(self) -> Question | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_closed)
+            if self._is_closed:
+                return None
+            found = min(self._waiting, key=lambda question: self._taken_s.get(question.asker, 0.0))
+            self._waiting.remove(found)
+            return found
+
+    def _took(self, asker: int, seconds: float) -> None:
+        with self._changed:
+            if self._waiting:
+                self._taken_s[asker] = self._taken_s.get(asker, 0.0) + seconds
+            else:
+                self._taken_s.clear()
 
     def _run(self) -> None:
         db: sqlite3.Connection | None = None
-        while True:
-            self._arrived.acquire()
-            question = self._waiting.popleft() if self._waiting else None
-            if question is None:
-                break
+        while (question := self._next()) is not None:
+            began = monotonic()
             try:
                 db = db or open_reader(self._path)
                 value: Any = answer_by(question.deadline, db, question.method, question.args)
                 db.execute("pragma shrink_memory")
-            except (FuseeError, sqlite3.Error) as e:
-                value = e if isinstance(e, FuseeError) else StorageError(f"the store cannot be read: {e}", path=self._path)
+            except Exception as e:
+                value = fault_of(e, question.method, self._path)
+            self._took(question.asker, monotonic() - began)
             self._answer(question, value)
         if db is not None:
             db.close()
+
+
+def fault_of(error: Exception, method: str, path: str) -> FuseeError:
+    """What a question is answered with when this came of it: whatever it is, it ends no thread and no process."""
+    if isinstance(error, FuseeError):
+        return error
+    return StorageError(f'read "{method}" failed in the store: {error!r}', path=path)
 
 
 def answer_by(deadline: float, db: sqlite3.Connection, method: str, args: list[Any]) -> Any:

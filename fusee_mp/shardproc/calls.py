@@ -234,7 +234,7 @@ class ClientCalls:
         host, asker, method = self._process.host, pending.owner, pending.call.method
         if isinstance(asker, Stream):
             await asker.room()
-        value = await host.read_bytes(method, pending.call.args, host.durable_lsn, READ_TIMEOUT_S)
+        value = await host.read_bytes(method, pending.call.args, host.durable_lsn, READ_TIMEOUT_S, id(asker))
         if len(value) > ANSWER_BYTES_MAX:
             raise Rejected(f'the answer to "{method}" has {len(value)} bytes, over {ANSWER_BYTES_MAX}: ask for less at once')
         for frame in m.encode_answer(m.Reply, value, pending.request, pending.shard):

@@ -33,6 +33,8 @@ RESTART_MOST_S: Final = 5.0
 # commit to a slow disk may take some seconds.
 LOOK_S: Final = 5.0
 SIGN_OF_LIFE_S: Final = 10.0
+# A question that so many keepers ended over may be the cause.
+KEEPERS_MAX: Final = 5
 # So many records behind, and new work is refused until the keeper has caught up.
 LAG_RECORDS_MAX: Final = 200_000
 
@@ -274,13 +276,14 @@ class ShardHost:
         """Ask the keeper, also one that is about to be started again. Raises the FuseeError of the answer, or Unavailable."""
         return await self._ask(lambda: self._keeper.read(method, args, min_lsn=min_lsn, timeout=timeout), timeout)
 
-    async def read_bytes(self, method: str, args: bytes, min_lsn: int = 0, timeout: float = 10.0) -> bytes:
+    async def read_bytes(self, method: str, args: bytes, min_lsn: int = 0, timeout: float = 10.0, asker: int = 0) -> bytes:
         """`read` for who only passes it on."""
-        answer: bytes = await self._ask(lambda: self._keeper.read_bytes(method, args, min_lsn=min_lsn, timeout=timeout), timeout)
+        answer: bytes = await self._ask(
+            lambda: self._keeper.read_bytes(method, args, min_lsn=min_lsn, timeout=timeout, asker=asker), timeout)
         return answer
 
     async def _ask(self, ask: Callable[[], Any], timeout: float) -> Any:
-        deadline = asyncio.get_running_loop().time() + timeout
+        deadline, keepers = asyncio.get_running_loop().time() + timeout, 0
         while True:
             keeper = self._keeper
             try:
@@ -288,7 +291,8 @@ class ShardHost:
             except Unavailable:
                 if self._is_closing or keeper is self._keeper and not keeper.has_ended:
                     raise  # its own word
-                if not await self._other_keeper(keeper, deadline):
+                keepers += 1
+                if keepers == KEEPERS_MAX or not await self._other_keeper(keeper, deadline):
                     raise
 
     async def _other_keeper(self, ended: Keeper, deadline: float) -> bool:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fusee_mp.shardproc.process import ShardProcess
 
 _APPEND: Final = struct.Struct("<QI")
+_TO_SHARDS: Final = (*r.MESSAGES, r.Acked)
 
 
 class Lease:
@@ -94,7 +95,7 @@ class WorkerConnection(Stream):
         if first != lease.appended + 1:
             raise ProtocolError(f"append {first} came where {lease.appended + 1} was due: appends are numbered without gaps")
         records = body[_APPEND.size:]
-        _check_records(first, count, records)
+        _check_records(first, count, records, self._process.shards)
         host = self._process.host
         try:
             host.append(records, count)
@@ -110,15 +111,19 @@ class WorkerConnection(Stream):
         self._process.worker_lost(self, reason)
 
 
-def _check_records(first: int, count: int, records: bytes) -> None:
+def _check_records(first: int, count: int, records: bytes, shards: int) -> None:
     """What is in the log must be foldable for ever, so what is not never gets there."""
     if not count:
         raise ProtocolError(f"append {first} has no records")
     for number, record in enumerate(unpack_records(records, count)):
         try:
-            r.read(record)
+            found = r.read(record)
         except ValueError as e:
             raise ProtocolError(f"record {number} of append {first} cannot be read: {e}. Use the same version on both sides") from e
+        if type(found) is r.Grant:
+            raise ProtocolError(f"record {number} of append {first} is a grant, which the shard process writes, not its holder")
+        if isinstance(found, _TO_SHARDS) and found.to >= shards:
+            raise ProtocolError(f"record {number} of append {first} names shard {found.to}, this server has shards 0 to {shards - 1}")
 
 
 class LivenessWatch:

@@ -48,7 +48,7 @@ def _condition(term: Term) -> Condition:
     value = _value(term.key)
     match term:
         case Equal(_, values):
-            return sql("(false", *(part for wanted in values for part in (" or ", _equals(value, wanted))), ")")
+            return _one_of(value, values)
         case NotEqual(_, wanted):
             return sql("(", _equals(value, wanted), ") is not true")
         case Compare(_, order, wanted):
@@ -74,6 +74,15 @@ def _is(value: _Value, what: str) -> Condition:
     return sql(value.type, " ", what) if value.type else Condition("true", [])
 
 
+def _one_of(value: _Value, wanted: Sequence[Scalar]) -> Condition:
+    # As lists, since alternatives one after another would be as deep as they are many.
+    texts = [each for each in wanted if isinstance(each, str)]
+    numbers = [each for each in wanted if isinstance(each, int | float) and not isinstance(each, bool)]
+    others = [each for each in (None, True, False) if any(each is found for found in wanted)]
+    lists = [sql("(", _is_like(value, some[0]), " and ", value.value, " in ", _list(some), ")") for some in (texts, numbers) if some]
+    return sql("(false", *(part for each in (*lists, *(_equals(value, other) for other in others)) for part in (" or ", each)), ")")
+
+
 def _equals(value: _Value, wanted: Scalar) -> Condition:
     if wanted is None or isinstance(wanted, bool):
         return _is(value, {None: "= 'null'", True: "= 'true'", False: "= 'false'"}[wanted])
@@ -81,5 +90,8 @@ def _equals(value: _Value, wanted: Scalar) -> Condition:
 
 
 def _typed(value: _Value, wanted: str | float, symbol: str) -> Condition:
-    of_kind = _is(value, "= 'text'" if isinstance(wanted, str) else "in ('integer', 'real')")
-    return sql("(", of_kind, " and ", value.value, f" {symbol} ", _given(wanted), ")")
+    return sql("(", _is_like(value, wanted), " and ", value.value, f" {symbol} ", _given(wanted), ")")
+
+
+def _is_like(value: _Value, wanted: str | float) -> Condition:
+    return _is(value, "= 'text'" if isinstance(wanted, str) else "in ('integer', 'real')")

@@ -8,7 +8,7 @@ import heapq
 import sqlite3
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple, get_type_hints
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_type_hints
 
 import msgspec
 
@@ -167,30 +167,33 @@ def tally(db: DB) -> list[Tally]:
     return [Tally(name, NAMES[status], n) for name, status, n in rows]
 
 
+Lane: TypeAlias = Literal["at once", "one", "many"]
+
+
 class Read(NamedTuple):
-    """A question by name. A slow one may take long, and is asked on a connection of its own."""
+    """A question by name. One that may take long is asked on another connection: of one run, or of many (`lane`)."""
 
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
     required: int
     result: Any
-    is_slow: bool
+    lane: Lane
 
 
-def _read(call: Callable[..., Any], is_slow: bool) -> Read:
+def _read(call: Callable[..., Any], lane: Lane) -> Read:
     hints = get_type_hints(call)
     result = hints.pop("return")
     del hints["db"]
-    return Read(call, tuple(hints.values()), len(hints) - len(call.__defaults__ or ()), result, is_slow)
+    return Read(call, tuple(hints.values()), len(hints) - len(call.__defaults__ or ()), result, lane)
 
 
 _QUICK: Final[tuple[Callable[..., Any], ...]] = (
     state, layer, find, by_run, fetch, open_runs, due, ended, expired, request, outbox, status, *timed_reads.ALL,
 )
-_SLOW: Final[tuple[Callable[..., Any], ...]] = (describe, describe_run, list_, count, tally)
-READS: Final[dict[str, Read]] = {
-    call.__name__.rstrip("_"): _read(call, is_slow) for is_slow, calls in ((False, _QUICK), (True, _SLOW)) for call in calls
-}
+_OF_ONE: Final[tuple[Callable[..., Any], ...]] = (describe, describe_run, tally)
+_OF_MANY: Final[tuple[Callable[..., Any], ...]] = (list_, count)
+_LANES: Final[dict[Lane, tuple[Callable[..., Any], ...]]] = {"at once": _QUICK, "one": _OF_ONE, "many": _OF_MANY}
+READS: Final[dict[str, Read]] = {call.__name__.rstrip("_"): _read(call, lane) for lane, calls in _LANES.items() for call in calls}
 
 
 def question(method: str) -> Read:
@@ -209,4 +212,7 @@ def read(db: DB, method: str, args: Sequence[Any]) -> Any:
         checked = [msgspec.convert(arg, kind) for arg, kind in zip(args, asked.arguments, strict=False)]
     except msgspec.ValidationError as e:
         raise Rejected(f'read "{method}" was given {args!r:.200}: {e}') from None
-    return asked.call(db, *checked)
+    try:
+        return asked.call(db, *checked)
+    except OverflowError as e:
+        raise Rejected(f'read "{method}" was given {args!r:.200}: {e}') from None

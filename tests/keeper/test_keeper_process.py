@@ -174,7 +174,7 @@ async def test_a_slow_list_is_ended_at_its_deadline_and_holds_up_nothing(tmp_pat
     name = "n" * (INDEXED_CHARS + 1)  # so that every run is looked at
     folded(*(start(run, f"i{run}", attributes=b'{"%b":1}' % name.encode()) for run in range(1, 20_001)), store=store)
     store.close()
-    costly = {name: {"in": list(range(2, 900))}}
+    costly = {f"{name}{number}": {"exists": False} for number in range(60)} | {"finished": {"exists": True}}
     keeper = await Keeper.start(tmp_path)
     try:
         slow = [asyncio.create_task(keeper.read("list", (costly,), timeout=0.05)) for _ in range(3)]
@@ -200,6 +200,8 @@ async def test_wrong_questions_are_answered_with_what_is_right(tmp_path: Path) -
                 await keeper.read_bytes("find", malformed)
         with pytest.raises(Rejected, match="there are eq"):
             await keeper.read("list", ({"a": {"like": 1}},))
+        with pytest.raises(Rejected, match="too large"):  # for any store
+            await keeper.read("by_run", (1 << 63,))
         assert (await keeper.read("state")).applied_lsn == 0
     finally:
         await keeper.close(checkpoint=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fusee_mp.bounds import APPENDED_BYTES_MAX
-from fusee_mp.core.records import Attributes, Signal, encode, frame
+from fusee_mp.core.records import Acked, Attributes, Fired, Grant, Signal, encode, frame
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame
 from fusee_mp.wire.preface import ConnectionKind, Preface
@@ -227,6 +227,9 @@ def test_an_append_under_an_old_epoch_is_refused_at_the_door(leases: list[RawLea
     (m.Append(1, 1, b"\x01\x00\x00\x00x"), "record 0 of append 1 cannot be read"),
     (m.Append(1, 1, frame(b"\x92\xcc\xfe\x01")), "record 0 of append 1 cannot be read"),
     (m.Append(1, 1, frame(encode(Attributes(1, 2, "1", b"[1]")))), "record 0 of append 1 cannot be read"),
+    (m.Append(1, 1, frame(encode(Fired(1, 1 << 53, "1")))), "record 0 of append 1 cannot be read: Expected `int` <= 9007199254740991"),
+    (m.Append(1, 1, frame(encode(Grant(1, 1 << 41, "w")))), "record 0 of append 1 is a grant, which the shard process writes"),
+    (m.Append(1, 1, frame(encode(Acked(3, 1)))), "record 0 of append 1 names shard 3, this server has shards 0 to 2"),
     (m.Append(1, 1, b""), "has a first number, a count and records"),
 ])
 def test_an_append_that_is_none_ends_the_lease_and_leaves_the_log_alone(tree: Tree, append: m.Append, says: str) -> None:

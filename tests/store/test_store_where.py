@@ -148,6 +148,7 @@ def test_the_meaning_of_terms(where: dict[str, Any], attributes: dict[str, Any],
     ({"status": {"in": ["ok", "nope"]}}, "names 'nope'"), ({"type": 5}, "it takes text"), ({"started": "yesterday"}, "ISO 8601"),
     ({"started": "2026-01-01T00:00:00"}, "with a zone"), ({"started": True}, "ISO 8601"), ({"a": {"gt": None}}, "needs a number or text"),
     ({"a": {"lt": True}}, "needs a number or text"), ({"a": {"in": 5}}, "give a list"), ({"a": {"in": list(range(1001))}}, "at most 1000"),
+    ({f"a{n}": {"in": list(range(1000))} for n in range(6)}, "at most 5,000 values, this one 6,000"),
     ({"a": {"prefix": 1}}, "a prefix is text"), ({"a": {"exists": 1}}, "say true or false"), ({"a": [1]}, "compared with list"),
     ({"a": float("nan")}, "NaN"), ({"a": "x\0"}, "without NUL"), ({"a": "\ud800"}, "lone surrogates"), ({"a": "x" * 5000}, "5000 bytes"),
     ({f"a{i}": 1 for i in range(65)}, "at most 64"),
@@ -155,6 +156,19 @@ def test_the_meaning_of_terms(where: dict[str, Any], attributes: dict[str, Any],
 def test_a_wrong_filter_is_rejected_with_what_is_allowed(where: Any, message: str) -> None:
     with pytest.raises(Rejected, match=message):
         parse(where)
+
+
+def test_a_filter_may_name_as_many_values_as_its_bound() -> None:
+    attributes = {n: json.dumps({f"a{m}": n for m in range(4)} | {"t": f"t{n}"}).encode() for n in range(1, 50)}
+    store = folded(*(start(n, f"i{n}", attributes=given) for n, given in attributes.items()))
+    where: dict[str, Any] = {f"a{m}": {"in": [m, "x", None, *range(100, 1097)]} for m in range(3)}
+    where |= {"t": {"in": [f"t{n}" for n in range(1, 1001)]}, "id": {"in": [f"i{n}" for n in range(1, 1001)]}}
+    for bounds in ((0, 0, 0), (1000, 1000, 1000)):
+        with patched_bounds(*bounds):
+            assert store.read("count", (where,)) == 0
+            where["a0"] = where["a1"] = where["a2"] = {"in": [7, "x", None, *range(100, 1097)]}
+            assert [line.run for line in store.read("list", (where,))] == [7]
+            where["a0"] = {"in": [8]}
 
 
 def test_instants_may_be_datetimes_texts_or_milliseconds() -> None:
