@@ -66,7 +66,7 @@ async def _kill_everything(stage: Stage, traffic: Traffic, show: Show) -> list[d
     kills = []
     acts = {"worker": stage.kill_worker, "shard": stage.kill_shard, "keeper": stage.kill_keeper, "server": stage.kill_server}
     for share, what in KILLS:
-        while len(traffic.results) < share * traffic.orders:
+        while len(traffic.results) < share * traffic.orders or not traffic.under_way:
             await asyncio.sleep(0.01)
         began_ms, under_way = now_ms(), traffic.under_way
         victim = await acts[what]()
