@@ -19,6 +19,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,7 @@ from fusee_mp.router.processes import Processes
 from fusee_mp.router.sessions import Sessions
 from fusee_mp.router.status import server_status
 from fusee_mp.security.door import Door
+from fusee_mp.security.expiry import age_of
 from fusee_mp.security.farewell import Farewells
 from fusee_mp.security.keys import Keys, Material
 from fusee_mp.wire import messages as m
@@ -158,7 +160,10 @@ class Router:
     def _read_keys(self) -> tuple[Material, Keys]:
         files = self._options.key_files()
         material = files.read()
-        return material, Keys.of(material, f"the tokens file {files.tokens}")
+        keys = Keys.of(material, f"the tokens file {files.tokens}")
+        if material.cert is not None and (age := age_of(material.cert, datetime.now(UTC))):
+            LOG.warning("%s", age)
+        return material, keys
 
     def _bind(self, closing: AsyncExitStack) -> list[socket.socket]:
         sockets: list[socket.socket] = []

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from fusee_mp.errors import BY_CODE, Denied, FuseeError, ProtocolError, Unavailable
 from fusee_mp.sdk.address import Address
 from fusee_mp.sdk.same_host import reach_here
-from fusee_mp.security.caller import denial, reach
+from fusee_mp.security.caller import WITHOUT_A_WORD, denial, reach
 from fusee_mp.security.tls import explain
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame
@@ -43,6 +43,7 @@ class Connection(Stream):
         self.preface = preface
         self.is_announced = False  # the preface has been sent
         self._denial = ""
+        self._is_unheard_over_tls = False
         self._requests = 0
         self._asked: dict[int, asyncio.Future[Frame]] = {}
         self._parts: dict[int, list[bytes]] = {}
@@ -53,6 +54,7 @@ class Connection(Stream):
 
     def opened(self) -> None:
         assert self._transport is not None
+        self._is_unheard_over_tls = self._transport.get_extra_info("ssl_object") is not None
         if not self.is_announced:
             self._transport.write(self.preface.encode())
         self._beating = asyncio.get_running_loop().call_later(self.beat_s, self.beat)
@@ -73,6 +75,7 @@ class Connection(Stream):
         return 0
 
     def received(self, frame: Frame) -> None:
+        self._is_unheard_over_tls = False
         if frame.kind == Kind.PART:
             self._take_part(frame)
             return
@@ -138,7 +141,7 @@ class Connection(Stream):
         super().connection_lost(exc)
 
     def lost(self, reason: str) -> None:
-        self.why_lost = reason
+        self.why_lost = reason = f"{reason}. {WITHOUT_A_WORD}" if self._is_unheard_over_tls and not self._reason else reason
         if self._beating is not None:
             self._beating.cancel()
         asked, self._asked = self._asked, {}

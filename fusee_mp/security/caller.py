@@ -24,6 +24,9 @@ _PLAIN: Final = (
 )
 
 
+WITHOUT_A_WORD: Final = "The server's log says why; if it asks for certificates, it does not accept the one of this side"
+
+
 def denial(reason: str) -> Denied | None:
     """The error that the reason of a GOODBYE is, if it is one for good."""
     code, _, words = reason.partition(": ")
@@ -126,7 +129,6 @@ class Caller(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         why = explain(exc) if exc is not None else ""
         self._fault = Denied(why) if why else Unavailable(
-            f"the server closed the connection without a word{f' ({exc})' if exc else ''}: its log says why. If it asks for certificates,"
-            " it does not accept the one of this side")
+            f"the server closed the connection without a word{f' ({exc})' if exc else ''}. {WITHOUT_A_WORD}")
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(self._fault)

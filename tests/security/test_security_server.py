@@ -324,6 +324,9 @@ async def test_certificates_alone_are_enough_where_there_are_no_tokens(tmp_path:
             await client.start(asked, "a")
         error = await refused(Client.connect(safe.address, ca=safe.authority.ca))
         assert isinstance(error, Denied) and "with cert= and key=" in error.message
+        cert, key = Authority(tmp_path, "another").issue("stranger")
+        error = await refused(Client.connect(safe.address, ca=safe.authority.ca, cert=cert, key=key))
+        assert "it does not accept the one of this side" in error.message
 
 
 # Reading again.
