@@ -147,6 +147,8 @@ assert WORKER_NAME_CHARS_MAX < NAME_BYTES_MAX <= CONTROL_FRAME_BYTES_MAX <= FRAM
 # A permit of a step limit returns by itself after so long without renewal; a worker renews three times in that time.
 PERMIT_LEASE_MS = 3_000
 PERMIT_RENEW_MS = 1_000
+# Limits whose home is one shard. They stand in one file, which each change writes anew: 10 MiB with the longest names.
+LIMITS_MAX = 10_000
 # Permits of one limit: a count fits 32 bits.
 LIMIT_CONCURRENT_MAX = (1 << 32) - 1
 # Weights of fairness keys: up to here the proportion of turns is exact to a millionth.

@@ -212,7 +212,7 @@ class Engine(Methods):
 
     async def _limit(self, shard: int, call: LimitCall) -> LimitState:
         self._check_open()
-        return self._hosts[shard].limits.call(call, clock_ms())
+        return await self._hosts[shard].limits.call(call, clock_ms)
 
     async def _limit_page(self, shard: int, after: str) -> list[LimitRow]:
         self._check_open()

@@ -4,13 +4,14 @@
 #         marked as repeats, since the old one may have carried them out.
 # Rule 2: what waits is bounded in number and in bytes, of all and of each connection; beyond it a caller hears Busy, and nothing of its
 #         call was recorded.
-# Rule 3: what the store can answer (reads, the result of a finished run) needs no worker.
+# Rule 3: what the store can answer (reads, the result of a finished run) needs no worker, nor do limits, which are this process's own.
 # Rule 4: whoever does not take its answers has few questions with the keeper. The others wait here, and cost no memory of an answer.
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
@@ -28,7 +29,7 @@ from fusee_mp.bounds import (
     READS_OF_ONE_MAX,
     READS_WAITING_MAX,
 )
-from fusee_mp.core.calls import LimitCall, LimitRow, LimitState, Outcome, ResultCall, StartedCall, decode_call
+from fusee_mp.core.calls import LimitCall, Outcome, ResultCall, StartedCall, decode_call
 from fusee_mp.errors import Busy, FuseeError, PayloadError, Rejected, StorageFull, Unavailable
 from fusee_mp.shardproc.waiting import CLIENT_READS, Bounds, Waiting
 from fusee_mp.store.reads import READS
@@ -48,6 +49,7 @@ TRIES_MAX: Final = 5
 SOON_S: Final = 30.0
 # Calls that wait for what the store may have already.
 _WAITS: Final = frozenset(("result", "started"))
+_LIMITS: Final = frozenset(("limit", "limits"))
 _STARTS: Final = frozenset(("start", "start_with_update"))
 # Payloads and attributes in one call, where it is not one. Beside them: IDs, names, what sealing adds.
 _PAYLOADS: Final = {"start": 2, "start_with_update": 2}
@@ -108,12 +110,11 @@ class ClientCalls:
         if refusal is not None:
             pending.fail(refusal)
             return
-        if call.method in ("limit", "limits"):
-            self._limit(pending)
-            return
         id = self._waiting.add(pending)
         if call.method in CLIENT_READS:
-            pending.reading = self._process.spawn(self._read(id, pending))
+            pending.reading = self._process.spawn(self._answer_here(id, pending, self._read))
+        elif call.method in _LIMITS:
+            pending.reading = self._process.spawn(self._answer_here(id, pending, self._limit))
         elif self._process.lease is not None:
             self._forward(id, pending, call.repeat)
         elif call.method in _WAITS:
@@ -141,22 +142,6 @@ class ClientCalls:
             return FRAME_BYTES_MAX
         payload = self._process.options.payload_bytes_max
         return CALL_ENVELOPE_BYTES + (max(payload, FAILURE_BYTES_MAX) if method == "complete" else payload * _PAYLOADS.get(method, 1))
-
-    def _limit(self, pending: Pending) -> None:
-        """Limits are this process's own: no worker is asked."""
-        permits, args = self._process.permits, pending.call.args
-        found: LimitState | list[LimitRow]
-        try:
-            if pending.call.method == "limits":
-                found = permits.page(msgspec.msgpack.decode(args, type=str))
-            else:
-                found = permits.call(msgspec.msgpack.decode(args, type=LimitCall))
-        except msgspec.DecodeError as e:
-            pending.fail(Rejected(f"a call on a limit cannot be read here: {e}. Use the same version on both sides"))
-        except FuseeError as e:
-            pending.fail(e)
-        else:
-            pending.answer(m.encode(m.Reply(msgspec.msgpack.encode(found)), pending.request, pending.shard))
 
     # The worker.
 
@@ -219,28 +204,45 @@ class ClientCalls:
         elif lease is not None:
             lease.connection.send(m.Cancel(), id, self._process.shard, lease.epoch)
 
-    # The keeper.
+    # This process, and its keeper.
 
-    async def _read(self, id: int, pending: Pending) -> None:
+    async def _answer_here(self, id: int, pending: Pending, answer: Callable[[Pending], Awaitable[None]]) -> None:
         try:
-            async with self._turns.setdefault(pending.owner, asyncio.Semaphore(READS_AT_ONCE)):
-                await self._answer_from_store(pending)
+            await answer(pending)
         except FuseeError as e:
             pending.fail(e)
         finally:
             self._waiting.take(id)
 
-    async def _answer_from_store(self, pending: Pending) -> None:
-        host, asker, method = self._process.host, pending.owner, pending.call.method
-        if isinstance(asker, Stream):
-            await asker.room()
-        value = await host.read_bytes(method, pending.call.args, host.durable_lsn, READ_TIMEOUT_S, id(asker))
-        if len(value) > ANSWER_BYTES_MAX:
-            raise Rejected(f'the answer to "{method}" has {len(value)} bytes, over {ANSWER_BYTES_MAX}: ask for less at once')
-        for frame in m.encode_answer(m.Reply, value, pending.request, pending.shard):
+    @asynccontextmanager
+    async def _turn(self, asker: object) -> AsyncIterator[None]:
+        """One of the few turns of who asks, once it has taken its answers."""
+        async with self._turns.setdefault(asker, asyncio.Semaphore(READS_AT_ONCE)):
             if isinstance(asker, Stream):
                 await asker.room()
-            pending.answer(frame)
+            yield
+
+    async def _read(self, pending: Pending) -> None:
+        host, asker, method = self._process.host, pending.owner, pending.call.method
+        async with self._turn(asker):
+            value = await host.read_bytes(method, pending.call.args, host.durable_lsn, READ_TIMEOUT_S, id(asker))
+            if len(value) > ANSWER_BYTES_MAX:
+                raise Rejected(f'the answer to "{method}" has {len(value)} bytes, over {ANSWER_BYTES_MAX}: ask for less at once')
+            for frame in m.encode_answer(m.Reply, value, pending.request, pending.shard):
+                if isinstance(asker, Stream):
+                    await asker.room()
+                pending.answer(frame)
+
+    async def _limit(self, pending: Pending) -> None:
+        """Limits are this process's own. Who looks at them takes turns; definitions are saved together, so they do not."""
+        permits, call = self._process.permits, _limit_call(pending.call)
+        if isinstance(call, LimitCall) and call.spec is not None:
+            pending.reply(msgspec.msgpack.encode(await permits.call(call)))
+            return
+        async with self._turn(pending.owner):
+            await asyncio.sleep(0)  # let others in: nothing else here waits for anything
+            found = permits.page(call) if isinstance(call, str) else await permits.call(call)
+            pending.reply(msgspec.msgpack.encode(found))
 
     def _look(self, ids: list[int]) -> None:
         self._unlooked.extend(ids)
@@ -272,3 +274,13 @@ class ClientCalls:
         value = Outcome(found.status, found.result or b"", found.reason, found.type) if pending.call.method == "result" else None
         if self._waiting.take(id) is not None:
             pending.reply(msgspec.msgpack.encode(value))
+
+
+def _limit_call(call: m.Call) -> str | LimitCall:
+    """A look at one limit, its definition, or the name behind which a page begins."""
+    try:
+        if call.method == "limits":
+            return msgspec.msgpack.decode(call.args, type=str)
+        return msgspec.msgpack.decode(call.args, type=LimitCall)
+    except msgspec.DecodeError as e:
+        raise Rejected(f"a call on a limit cannot be read here: {e}. Use the same version on both sides") from e

@@ -317,6 +317,7 @@ class ShardHost:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.limits.close()
         if hurried and not self._keeper.has_ended:
             os.kill(self._keeper.pid, signal.SIGKILL)  # it may hang, and it need not finish anything
         try:

@@ -88,9 +88,9 @@ class PermitDesk:
         elif isinstance(answer, RetryAt):
             self._answer(session, m.PermitAnswer("retry", say.name, say.ticket, max(1, answer.at_ms - now_ms)))
 
-    def call(self, call: LimitCall) -> LimitState:
+    async def call(self, call: LimitCall) -> LimitState:
         """A client defines a limit, or looks at one."""
-        return self._process.host.limits.call(call, self._now_ms())
+        return await self._process.host.limits.call(call, self._now_ms)
 
     def page(self, after: str) -> list[LimitRow]:
         """The limits whose home is here, behind a name."""
