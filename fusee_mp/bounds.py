@@ -144,7 +144,8 @@ WORKER_NAME_CHARS_MAX = 1000
 
 assert WORKER_NAME_CHARS_MAX < NAME_BYTES_MAX <= CONTROL_FRAME_BYTES_MAX <= FRAME_BYTES_MAX
 
-# A permit of a step limit returns by itself after so long without renewal; a worker renews three times in that time.
+# A permit of a step limit returns by itself so long after its shard's lease has ended. A table that begins anew grants nothing for so long,
+# in which a worker says three times what it holds.
 PERMIT_LEASE_MS = 3_000
 PERMIT_RENEW_MS = 1_000
 # Limits whose home is one shard. They stand in one file, which each change writes anew: 10 MiB with the longest names.

@@ -27,6 +27,8 @@ Holder: TypeAlias = tuple[int, int]
 
 # A worker's tickets count up from its number shifted by so much: the bits above name the client that asked.
 CLIENT_SHIFT: Final = 40
+# The lease of a permit that is to end when it is given back, or renewed for a shorter time.
+FOR_EVER_MS: Final = 1 << 52
 
 
 class LimitSpec(Struct, frozen=True):

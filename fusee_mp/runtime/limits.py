@@ -2,21 +2,19 @@
 #
 # Rule 1: a step that names a limit begins only with a permit, and gives it back when its attempt has ended, however it ended.
 # Rule 2: a permit is answered from a callback of its own, never from within the asking.
+# Rule 3: in one process a permit ends when it is given back: whoever holds it cannot be cut off from the table.
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from fusee_mp.core.permits import Granted, Permits, RetryAt
+from fusee_mp.core.permits import FOR_EVER_MS, Granted, Permits, RetryAt
 from fusee_mp.core.waitqueue import Priority
 from fusee_mp.errors import Rejected
 
 if TYPE_CHECKING:
     from fusee_mp.runtime.steps import StepCall
-
-# In one process a permit ends when it is given back: whoever held it cannot be cut off from the table.
-FOR_EVER_MS: Final = 1 << 52
 
 
 class Limits(Protocol):

@@ -2,14 +2,19 @@
 #
 # A limit's table is in the process of the shard of its name. A session is a lease: (shard, epoch). What it says goes through its own
 # shard's process, which vouches for the epoch, and over a ring to the table.
-# Rule 1: a session that ends leaves every queue at once, so that nobody waits behind it; its permits stay until they expire.
-# Rule 2: when a permit comes free, the session whose ticket is next is called on; it need not ask again and again.
+# Rule 1: a permit stands as long as its session, and PERMIT_LEASE_MS longer. While the lease of the shard stands, nobody else can say that
+#         the holder's steps do not run: its worker, this process or one on the way may only have been frozen, and what it said lies unread.
+#         After that the permit outlives the session, for a worker that was cut off. Renewals are for a table that has begun anew.
+# Rule 2: so what ends a permit or begins one is not dropped on the way, however much is queued there.
+# Rule 3: a session that ends leaves every queue at once, so that nobody waits behind it.
+# Rule 4: when a permit comes free, the session whose ticket is next is called on; it need not ask again and again.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from fusee_mp.bounds import PERMIT_LEASE_MS
 from fusee_mp.core.calls import LimitCall, LimitRow, LimitState
-from fusee_mp.core.permits import Granted, RetryAt
+from fusee_mp.core.permits import FOR_EVER_MS, Granted, RetryAt
 from fusee_mp.core.placement import shard_of
 from fusee_mp.core.waitqueue import Priority
 from fusee_mp.wire import messages as m
@@ -41,7 +46,7 @@ class PermitDesk:
             if home == self._process.shard:
                 self.take(self._process.shard, frame.epoch, say)
             else:
-                self._process.relay.to_peer(home, m.encode(say, 0, home, frame.epoch))
+                self._say(home, frame.epoch, say)
 
     def left(self, epoch: int) -> None:
         """This shard's lease has ended: its session leaves every table."""
@@ -49,7 +54,10 @@ class PermitDesk:
         self.take(self._process.shard, epoch, say)
         for home in range(self._process.shards):
             if home != self._process.shard:
-                self._process.relay.to_peer(home, m.encode(say, 0, home, epoch))
+                self._say(home, epoch, say)
+
+    def _say(self, home: int, epoch: int, say: m.PermitSay) -> None:
+        self._process.relay.to_peer(home, m.encode(say, 0, home, epoch), surely=say.what in ("release", "leave"))
 
     # At the table.
 
@@ -73,14 +81,16 @@ class PermitDesk:
     def _renew(self, session: int, say: m.PermitSay, now_ms: int) -> None:
         limits = self._process.host.limits
         if say.name:
-            limits.permits.confirm(say.name, session, say.tickets, now_ms=now_ms, uptime_ms=limits.uptime_ms)
+            limits.permits.confirm(
+                say.name, session, say.tickets, now_ms=now_ms, lease_ms=FOR_EVER_MS, uptime_ms=limits.uptime_ms)
         else:  # a worker that does not say what it holds
-            limits.permits.renew(session, now_ms=now_ms)
+            limits.permits.renew(session, now_ms=now_ms, lease_ms=FOR_EVER_MS)
 
     def _ask(self, session: int, say: m.PermitSay, now_ms: int) -> None:
         limits = self._process.host.limits
         answer = limits.permits.acquire(
-            say.name, session, say.ticket, Priority(say.level, say.fairness, say.weight), now_ms=now_ms, uptime_ms=limits.uptime_ms,
+            say.name, session, say.ticket, Priority(say.level, say.fairness, say.weight), now_ms=now_ms, lease_ms=FOR_EVER_MS,
+            uptime_ms=limits.uptime_ms,
         )
         if isinstance(answer, Granted):
             self._answer(session, m.PermitAnswer("granted", say.name, answer.ticket))
@@ -118,6 +128,7 @@ class PermitDesk:
         if session is None:
             return
         permits = self._process.host.limits.permits
+        permits.renew(session, now_ms=self._now_ms(), lease_ms=PERMIT_LEASE_MS)
         permits.disconnected(session)
         for name in permits.names():
             self.call_next(name)
@@ -130,7 +141,7 @@ class PermitDesk:
         if shard == self._process.shard:
             self.deliver(epoch, frame)
         else:
-            self._process.relay.to_peer(shard, frame)
+            self._process.relay.to_peer(shard, frame, surely=answer.what == "granted")
 
     def deliver(self, epoch: int, frame: bytes) -> None:
         """An answer for this shard's holder, if the session still is."""
@@ -139,4 +150,4 @@ class PermitDesk:
             lease.connection.send_bytes(frame)
 
     def _now_ms(self) -> int:
-        return int(self._process.loop.time() * 1000)
+        return self._process.running.ms()

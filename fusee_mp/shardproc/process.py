@@ -37,6 +37,7 @@ from fusee_mp.shardproc.lease import Lease, LivenessWatch, WorkerConnection
 from fusee_mp.shardproc.permits import PermitDesk
 from fusee_mp.shardproc.relay import Relay
 from fusee_mp.shardproc.rings import OfferedRings
+from fusee_mp.shardproc.running import RunningTime
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, decode_frame
 from fusee_mp.wire.kinds import Kind
@@ -82,6 +83,7 @@ class ShardProcess:
         self.server = options.server
         self.loop = asyncio.get_running_loop()
         self.host: ShardHost
+        self.running: RunningTime
         self.lease: Lease | None = None
         self.calls = ClientCalls(self)
         self.clients = Clients(self, options.connections)
@@ -130,10 +132,10 @@ class ShardProcess:
         return code
 
     def _open_limits(self) -> None:
-        limits, opened_at = self.host.limits, self.loop.time()
+        limits, self.running = self.host.limits, RunningTime(self.loop)
         limits.on_defined = self.permits.call_next
-        if self.host.durable_lsn:  # a life before this one may have granted permits
-            limits.uptime = lambda: int((self.loop.time() - opened_at) * 1000)
+        if self.host.durable_lsn or limits.permits.names():  # a life before this one may have granted permits, be it to other shards only
+            limits.uptime = self.running.ms
 
     def _stay_on(self, core: int) -> None:
         """Keep this process on one processor; its children, of now and later, may go where it could."""
@@ -359,6 +361,7 @@ class ShardProcess:
         for task in list(self._tasks):
             task.cancel()
         self.relay.close()
+        self.running.close()
         self._farewells.close()
         await self.host.close(hurried=self._is_hurried)
         self._channel.close()

@@ -53,10 +53,11 @@ class Relay:
         self._process.clients.forwarded.unreachable(shard)
         self._process.permits.peer_lost(shard)
 
-    def to_peer(self, shard: int, frame: bytes) -> bool:
-        """Send a frame to another shard process. False when it cannot be taken now."""
+    def to_peer(self, shard: int, frame: bytes, *, surely: bool = False) -> bool:
+        """Send a frame to another shard process. False when it cannot be taken now. `surely`: whatever is queued, for as long as the link
+        is there; for what is bounded elsewhere, and is not said again."""
         link = self._links.get(shard)
-        if link is None or link.queued_bytes > QUEUED_BYTES_MAX:
+        if link is None or link.queued_bytes > QUEUED_BYTES_MAX and not surely:
             return False
         link.send(frame)
         return True
@@ -115,10 +116,7 @@ class Relay:
                 self._answer(shard, m.encode(m.error_message(e), frame.request, frame.shard))
 
     def _answer(self, shard: int, frame: bytes) -> None:
-        # Whatever is queued: what was asked is bounded, and who asked waits for it.
-        link = self._links.get(shard)
-        if link is not None:
-            link.send(frame)
+        self.to_peer(shard, frame, surely=True)
 
     def _deliver(self, data: bytes) -> None:
         lease = self._process.lease

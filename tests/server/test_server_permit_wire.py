@@ -199,10 +199,11 @@ def test_no_bound_bounds_nothing_and_counts(tree: Tree, sessions: list[Session],
 
 
 def test_a_permit_outlives_its_session_until_its_lease_ends_and_its_places_do_not(tree: Tree, sessions: list[Session], limit: str) -> None:
-    """E1, E5, E11 to E14: a lease is of 3 s from its last renewal, and what has ended stays ended."""
+    """E1, E5, E11 to E14: a lease is of 3 s from the end of its session, and what has ended stays ended."""
     define(tree, {(other := next(NAMES)): Limit(concurrent=1)})
     a, b, c = sessions
     assert c.permit(30, other) == 30
+    c.say("leave")
     assert a.permit(1) == 1 and a.permit(2, level=9) is None and b.permit(20) is None
     time.sleep(0.5)
     renewed_at = time.monotonic()
