@@ -56,11 +56,13 @@ TOGETHER_BYTES_MAX = FRAME_BYTES_MAX - MIB
 RING_BYTES_MIN = 4 * KIB
 RING_BYTES_DEFAULT = 1 * MIB
 RING_BYTES_MAX = 64 * MIB
-# Connections of workers and clients by rings, for each shard process; each has two rings and five descriptors there.
+# One that a worker or client offers: it is memory of the shard process until the connection ends.
+RING_OFFERED_BYTES_MAX = 1 * MIB
+# Connections of workers and clients by rings, for each shard process; each has two rings and three descriptors there.
 RING_CONNECTIONS_MAX = 256
 # One packet between processes of a server: it must fit a Unix socket's buffer, which is about 200 KiB.
 PACKET_BYTES_MAX = 64 * KIB
-# Descriptors that come with one packet: a link has five; the kernel allows 253.
+# Descriptors that come with one packet: a link has three; the kernel allows 253.
 PACKET_DESCRIPTORS_MAX = 16
 # One batch of the log: at least a frame's worth of records.
 BATCH_BYTES_MAX = 16 * MIB
@@ -73,6 +75,7 @@ SHARDS_MAX = 1024
 assert PAYLOAD_BYTES_MAX < RECORD_BYTES_MAX < FRAME_BYTES_MAX < BATCH_BYTES_MAX
 assert CALLS_OF_ONE_MAX < CALLS_WAITING_MAX and READS_AT_ONCE < READS_OF_ONE_MAX < READS_WAITING_MAX
 assert FORWARDED_OF_ONE_MAX < CALLS_OF_ONE_MAX and FORWARDED_READS_OF_ONE_MAX < READS_OF_ONE_MAX
+assert RING_BYTES_DEFAULT <= RING_OFFERED_BYTES_MAX <= RING_BYTES_MAX
 assert UNFINISHED_BYTES_MAX >= 16 * FRAME_BYTES_MAX
 assert ANSWER_BYTES_MAX < FORWARDED_OF_ONE_BYTES_MAX < CALLS_OF_ONE_BYTES_MAX < CALLS_WAITING_BYTES_MAX
 assert APPENDED_BYTES_MAX >= 2 * BATCH_BYTES_MAX

@@ -14,10 +14,10 @@
 #
 # Words are native 8-byte numbers, each with one writer, and 128 bytes apart: processors fetch cache lines in pairs.
 #
-# A piece in the ring begins at a multiple of 8: one word, the low half its length (bit 31: more pieces of this frame follow),
-# the high half a CRC-32C; then its bytes, which may wrap, padded to a multiple of 8. The CRC starts from the position of those
-# bytes (counted from the first ever written) xor the low half: a whole piece of an earlier lap, left where a new one should be,
-# does not pass, nor do the zeroes of a new ring.
+# A piece in the ring begins at a multiple of 8: one word, the low half its length (bit 31: more pieces of this frame follow, and this
+# one is as long as a piece may be), the high half a CRC-32C; then its bytes, which may wrap, padded to a multiple of 8. The CRC starts
+# from the position of those bytes (counted from the first ever written) xor the low half: a whole piece of an earlier lap, left where a
+# new one should be, does not pass, nor do the zeroes of a new ring.
 """Offsets and constants of a region."""
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ def piece_bytes(length: int) -> int:
 
 
 def piece_max(capacity: int) -> int:
-    """The longest piece: a quarter of the ring, so that the reader empties one while the writer fills the next."""
-    return capacity // 4 - PIECE_HEADER_BYTES
+    """The longest piece: a quarter of the ring, so that the reader empties one while the writer fills the next; never over a frame."""
+    return min(capacity // 4 - PIECE_HEADER_BYTES, FRAME_BYTES_MAX)

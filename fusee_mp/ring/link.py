@@ -1,9 +1,9 @@
 # Links: two processes of one host that send each other frames.
 #
-# A link is two rings (one each way), two doorbells (one to wake each side) and a life line: a Unix socket pair of which each
-# side holds one end, and over which nothing is ever sent. The kernel closes a killed process's end, so the other side notices
-# at once, whoever started whom. That holds only while nobody else keeps a copy of an end: pass the descriptors on and close
-# yours, and let no child inherit them (all are close-on-exec).
+# A link is two rings (one each way) and a life line: two connected Unix sockets, one for each side. A byte over it wakes the other side
+# (see doorbell.py), and nothing else is sent. The kernel closes a killed process's end, so the other side notices at once, whoever
+# started whom. That holds only while nobody else keeps a copy of an end: pass the descriptors on and close yours, and let no child
+# inherit them (all are close-on-exec).
 #
 # While a side has frames to handle it asks for no ring, so a busy pair makes no system call. With nothing left to handle it
 # looks for SPIN_TURNS more turns of its event loop, then asks to be rung and sleeps; an idle pair costs nothing.
@@ -11,20 +11,19 @@
 # Rule 1: nothing is dropped while the link is open. What does not fit the ring waits in memory, in order, until the reader makes room.
 # Rule 2: what a dead peer wrote whole is handed over before its death is.
 # Rule 3: `on_closed` is called once, last, from the event loop and never from within `send`; after `close` it is not called.
-# Rule 4: whatever the peer writes into the shared memory ends the link at worst, with a reason.
+# Rule 4: whatever the peer writes into the shared memory, and whatever it does with its descriptors, ends the link at worst, with a reason.
 """`Link`: one end of a duplex pair on an asyncio loop. `pair` makes the descriptors of both ends."""
 from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fusee_mp.bounds import FRAME_BYTES_MAX, RING_BYTES_DEFAULT
+from fusee_mp.bounds import FRAME_BYTES_MAX, RING_BYTES_DEFAULT, RING_BYTES_MAX, RING_OFFERED_BYTES_MAX
 from fusee_mp.errors import ProtocolError, Rejected, Unavailable
 from fusee_mp.ring import doorbell, layout, region
 from fusee_mp.ring.doorbell import Doorbell
@@ -52,15 +51,13 @@ class LinkFds:
     generation: int
     receive_region: int
     send_region: int
-    receive_bell: int
-    send_bell: int
     life: int
 
-    COUNT: ClassVar[int] = 5
+    COUNT: ClassVar[int] = 3
 
     def descriptors(self) -> tuple[int, ...]:
         """All of them, in the order that `of` takes."""
-        return self.receive_region, self.send_region, self.receive_bell, self.send_bell, self.life
+        return self.receive_region, self.send_region, self.life
 
     @classmethod
     def of(cls, generation: int, descriptors: Sequence[int]) -> LinkFds:
@@ -77,31 +74,26 @@ class LinkFds:
 
 def pair(generation: int, ring_bytes: int = RING_BYTES_DEFAULT) -> tuple[LinkFds, LinkFds]:
     """The descriptors of both ends of a new link. `generation` differs from that of every earlier link between the two."""
-    lives = [end.detach() for end in socket.socketpair()]
-    try:
-        one, other = ends(ring_bytes, generation)
-    except BaseException:
+    with ExitStack() as undo:
+        lives = doorbell.pair()
         for life in lives:
-            os.close(life)
-        raise
+            undo.callback(os.close, life)
+        one, other = regions(ring_bytes, generation)
+        undo.pop_all()
     return LinkFds.of(generation, (*one, lives[0])), LinkFds.of(generation, (*other, lives[1]))
 
 
-Ends = tuple[int, ...]
-
-
-def ends(ring_bytes: int, generation: int) -> tuple[Ends, Ends]:
-    """The descriptors of both ends but for their life lines, in the order of LinkFds. Raises Unavailable, OSError."""
+def regions(ring_bytes: int, generation: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The regions of both ends, in the order of LinkFds. Raises Unavailable, OSError."""
     with ExitStack() as undo:
         def kept(descriptor: int) -> int:
             undo.callback(os.close, descriptor)
             return descriptor
 
         rings = [kept(region.create(ring_bytes, generation)) for _ in range(2)]
-        bells = [kept(doorbell.create()) for _ in range(2)]
-        copies = [kept(os.dup(descriptor)) for descriptor in rings + bells]
+        copies = [kept(os.dup(descriptor)) for descriptor in rings]
         undo.pop_all()
-    return (rings[0], rings[1], bells[0], bells[1]), (copies[1], copies[0], copies[3], copies[2])
+    return (rings[0], rings[1]), (copies[1], copies[0])
 
 
 class Link:
@@ -109,11 +101,13 @@ class Link:
 
     Owns the descriptors from the call on: they are closed at the end of the link, also when the constructor raises
     (ProtocolError for descriptors that are no link of this generation). An exception of `on_frame` goes to the loop's
-    exception handler, and the next frame is handed over all the same.
+    exception handler, and the next frame is handed over all the same. `is_offered`: the link is with a process of somebody else, who may
+    make this one hold little: its rings have at most RING_OFFERED_BYTES_MAX, and each of its frames is one piece.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, ends: LinkFds, on_frame: Callable[[bytes], None], on_closed: Callable[[str], None]
+        self, loop: asyncio.AbstractEventLoop, ends: LinkFds, on_frame: Callable[[bytes], None], on_closed: Callable[[str], None],
+        is_offered: bool = False,
     ) -> None:
         self._loop, self._on_frame, self._on_closed = loop, on_frame, on_closed
         self._inbox: deque[bytes] = deque()
@@ -125,8 +119,7 @@ class Link:
         self._gone_reason = ""
         self._closed: str | None = None
         with ExitStack() as closing:
-            self._attach(ends, closing)
-            self._watch(ends, closing)
+            self._attach(ends, is_offered, closing)
             self._closing = closing.pop_all()
         self._schedule()
 
@@ -146,14 +139,14 @@ class Link:
         """
         if self._closed is not None:
             raise Unavailable(f"the link is closed: {self._closed}")
-        if self._queue or len(frame) > self._piece_max:
+        if self._queue or len(frame) > self.piece_max:
             self._send_later(frame)
             return
         try:
             if not self._writer.try_write(frame):
                 self._send_later(frame)
             elif self._writer.must_ring():
-                self._send_bell.ring()
+                self._bell.ring()
         except ProtocolError as error:
             self._set_fault(error)
 
@@ -177,7 +170,7 @@ class Link:
     @property
     def life_line(self) -> int:
         """A descriptor that hangs up when the peer has ended the link, or is dead. The link closes it at its own end."""
-        return self._life
+        return self._bell.descriptor
 
     def peer_lost(self, reason: str) -> None:
         """Tell the link that the peer is gone, for an owner who learns it before the life line does (from waitpid, a control socket)."""
@@ -191,28 +184,20 @@ class Link:
 
     # Making and ending
 
-    def _attach(self, ends: LinkFds, closing: ExitStack) -> None:
-        self._receive_bell, self._send_bell = Doorbell(ends.receive_bell), Doorbell(ends.send_bell)
-        closing.callback(self._receive_bell.close)
-        closing.callback(self._send_bell.close)
-        closing.callback(os.close, ends.life)
+    def _attach(self, ends: LinkFds, is_offered: bool, closing: ExitStack) -> None:
+        ring_bytes_max = RING_OFFERED_BYTES_MAX if is_offered else RING_BYTES_MAX
+        self._bell = Doorbell(ends.life)
+        closing.callback(self._bell.close)
         with ExitStack() as not_attached:
             not_attached.callback(os.close, ends.send_region)
-            receiving = Region.attach(ends.receive_region, ends.generation)
+            receiving = Region.attach(ends.receive_region, ends.generation, ring_bytes_max)
             closing.callback(receiving.detach)
             not_attached.pop_all()
-        sending = Region.attach(ends.send_region, ends.generation)
+        sending = Region.attach(ends.send_region, ends.generation, ring_bytes_max)
         closing.callback(sending.detach)
-        self._reader, self._writer = RingReader(receiving), RingWriter(sending)
-        self._piece_max = layout.piece_max(sending.capacity)
-
-    def _watch(self, ends: LinkFds, closing: ExitStack) -> None:
-        for descriptor in (ends.receive_bell, ends.send_bell, ends.life):
-            os.set_blocking(descriptor, False)
-        self._life = ends.life
-        self._loop.add_reader(ends.receive_bell, self._on_bell)
-        closing.callback(self._loop.remove_reader, ends.receive_bell)
-        self._loop.add_reader(ends.life, self._on_life)
+        self._reader, self._writer = RingReader(receiving, joins=not is_offered), RingWriter(sending)
+        self.piece_max = layout.piece_max(sending.capacity)
+        self._loop.add_reader(ends.life, self._on_bell)
         closing.callback(self._loop.remove_reader, ends.life)
 
     def _shut(self, reason: str, state: int) -> None:
@@ -244,22 +229,12 @@ class Link:
             self._loop.call_soon(self._turn)
 
     def _on_bell(self) -> None:
-        self._receive_bell.clear()
-        if not self._is_scheduled:
+        if not self._bell.clear():
+            self._loop.remove_reader(self._bell.descriptor)
+            self.peer_lost("")
+        elif not self._is_scheduled:
             self._is_scheduled = True
             self._turn()
-
-    def _on_life(self) -> None:
-        data = b""
-        with suppress(ConnectionError):
-            try:
-                data = os.read(self._life, 1)
-            except BlockingIOError:
-                return
-        self._loop.remove_reader(self._life)
-        if data:
-            self._set_fault(ProtocolError("the peer wrote on the life line, which carries nothing"))
-        self.peer_lost("")
 
     # One turn
 
@@ -291,7 +266,7 @@ class Link:
         except ProtocolError as error:
             self._set_fault(error)
         if self._reader.release():
-            self._send_bell.ring()
+            self._bell.ring()
 
     def _dispatch(self) -> None:
         while self._inbox and self._closed is None and not self._is_held_back:
@@ -329,7 +304,7 @@ class Link:
     def _send_later(self, frame: bytes) -> None:
         if len(frame) > FRAME_BYTES_MAX:
             raise Rejected(f"a frame has at most {FRAME_BYTES_MAX} bytes, this one has {len(frame)}: send less at once", found=len(frame))
-        self._queue.extend(_pieces(frame, self._piece_max))
+        self._queue.extend(_pieces(frame, self.piece_max))
         self._queued_bytes += len(frame)
         if not self._waits_for_room:
             self._drain()
@@ -343,7 +318,7 @@ class Link:
         try:
             self._write_queued()
             if self._writer.must_ring():
-                self._send_bell.ring()
+                self._bell.ring()
         except ProtocolError as error:
             self._set_fault(error)
         if not self._queue:

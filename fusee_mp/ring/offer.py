@@ -1,8 +1,8 @@
 # Rings offered over a Unix socket.
 #
-# Who connects makes the rings and bells of a link and sends the descriptors of the other end, with the link's generation, behind the
-# preface. Once the offer is taken nothing more is sent over the socket: it is the link's life line, which the kernel cuts when either
-# process ends. So a connection by rings costs no descriptor more at its end than these.
+# Who connects makes the rings of a link and sends the descriptors of the other end, with the link's generation, behind the preface. Once
+# the offer is taken the socket is the link's life line, and nothing else is sent over it. So a connection by rings costs no more than two
+# descriptors beside its socket.
 """`Offer`: the ends of a link, one to keep and one to send over a connected Unix socket; `receive` takes such a one."""
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Offer:
 
     def __init__(self, ring_bytes: int) -> None:
         self._generation = secrets.randbits(63) | 1
-        self._ours, self._theirs = link.ends(ring_bytes, self._generation)
+        self._ours, self._theirs = link.regions(ring_bytes, self._generation)
 
     def send(self, sock: socket.socket) -> None:
         """Send the other end. Raises OSError; nothing is then kept open."""

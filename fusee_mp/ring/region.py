@@ -63,15 +63,18 @@ class Region:
         self.generation = generation
 
     @classmethod
-    def attach(cls, descriptor: int, generation: int) -> Region:
+    def attach(cls, descriptor: int, generation: int, capacity_max: int = RING_BYTES_MAX) -> Region:
         """Map the region of this generation. Closes the descriptor in any case.
 
-        Raises ProtocolError for a descriptor that is no sealed region, of another version or of another generation.
+        Raises ProtocolError for a descriptor that is no sealed region, of another version or of another generation, too large, or not to
+        be read and written.
         """
         try:
             require_platform()
-            capacity = _checked_capacity(descriptor, generation)
+            capacity = _checked_capacity(descriptor, generation, capacity_max)
             memory = mmap.mmap(descriptor, layout.HEADER_BYTES + capacity)
+        except OSError as error:
+            raise ProtocolError(f"expected a region that can be read and written, found one that cannot: {error}") from error
         finally:
             os.close(descriptor)
         return cls(memory, capacity, generation)
@@ -82,7 +85,7 @@ class Region:
         self.memory.close()
 
 
-def _checked_capacity(descriptor: int, generation: int) -> int:
+def _checked_capacity(descriptor: int, generation: int, capacity_max: int) -> int:
     size = os.fstat(descriptor).st_size
     if _seals(descriptor) & _SEALS != _SEALS:
         raise ProtocolError("expected a region sealed against resizing, found one that is not: truncating it would kill this process")
@@ -95,6 +98,8 @@ def _checked_capacity(descriptor: int, generation: int) -> int:
         raise ProtocolError(f"expected a ring of generation {generation}, found {found}: its process was replaced", found=found)
     if size != layout.HEADER_BYTES + capacity or not RING_BYTES_MIN <= capacity <= RING_BYTES_MAX or capacity & (capacity - 1):
         raise ProtocolError(f"a region of {size} bytes cannot hold a ring of {capacity} bytes", found=size)
+    if capacity > capacity_max:
+        raise ProtocolError(f"a ring of {capacity} bytes is over the {capacity_max} that are taken: offer a smaller one", found=capacity)
     return int(capacity)
 
 

@@ -56,7 +56,7 @@ class RingWriter:
     def try_write(self, piece: bytes | memoryview, more: bool = False) -> bool:
         """Publish a piece of at most `layout.piece_max` bytes, or return False for lack of room.
 
-        `more` says that the frame goes on in the next piece. Afterwards ask `must_ring`.
+        `more` says that the frame goes on in the next piece; this one has exactly that length. Afterwards ask `must_ring`.
         Raises ProtocolError when the reader's position makes no sense.
         """
         length, tail, capacity = len(piece), self._tail, self._capacity
@@ -118,15 +118,23 @@ class RingWriter:
 
 
 class RingReader:
-    """The reading end. Exactly one per region, and nobody has read from it before."""
+    """The reading end. Exactly one per region, and nobody has read from it before. Without `joins` a frame in pieces is damage.
 
-    __slots__ = ("_capacity", "_fence", "_head", "_memory", "_parts", "_parts_bytes", "_rung", "_tail", "_waits", "_words")
+    What `read` has before a frame is whole are full pieces: few in number, and together no more than a frame.
+    """
 
-    def __init__(self, region: Region) -> None:
+    __slots__ = (
+        "_capacity", "_fence", "_head", "_memory", "_parts", "_parts_bytes", "_piece_max", "_rung", "_tail", "_unfinished", "_waits",
+        "_words",
+    )
+
+    def __init__(self, region: Region, joins: bool = True) -> None:
         self._memory, self._words, self._capacity = region.memory, region.words, region.capacity
         self._fence = threading.Lock()
         self._head = self._tail = self._waits = self._rung = self._parts_bytes = 0
         self._parts: list[bytes] = []
+        self._piece_max = layout.piece_max(region.capacity)
+        self._unfinished = self._piece_max | layout.MORE if joins else 0
         if self._words[_HEAD]:
             raise ProtocolError("expected a ring that nobody has read from, found a used one: a restarted process needs new rings")
 
@@ -180,6 +188,8 @@ class RingReader:
         word = self._words[_RING + (at >> 3)]  # read once: the writer could change it between two looks
         low = word & 0xFFFF_FFFF
         length = low & layout.LENGTH_MASK
+        if low > self._piece_max and low != self._unfinished:
+            raise _damaged(self._unfitting(head, low))
         after = head + ((length + 15) & ~7)
         if after > self._tail:
             raise _damaged(f"a piece of {length} bytes at byte {head} reaches past the end at {self._tail}")
@@ -195,6 +205,12 @@ class RingReader:
         if length <= room:
             return self._memory[start:start + length]
         return self._memory[start:start + room] + self._memory[_HEADER:_HEADER + length - room]
+
+    def _unfitting(self, head: int, low: int) -> str:
+        found = f"a piece of {low & layout.LENGTH_MASK} bytes at byte {head}"
+        if low & layout.MORE and self._unfinished:
+            return f"{found} is not the last of its frame, where only one of {self._piece_max} bytes may be that"
+        return f"{found} is not the whole of its frame" if low & layout.MORE else f"{found} is longer than {self._piece_max} bytes"
 
     def _join(self, piece: bytes, more: int) -> bytes | None:
         self._parts.append(piece)

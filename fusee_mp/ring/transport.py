@@ -1,14 +1,15 @@
 # A link in the place of a socket: protocols of asyncio run over it unchanged.
 #
 # Rule 1: as over a socket, `connection_lost` comes once, last, and never from within a call of ours.
-# Rule 2: `close` sends what waits first; what the peer had written whole before it closed is still handed over.
+# Rule 2: no frame of the link is longer than a piece: cutting the stream into frames of its own is the protocol's, which bounds what it
+#         holds of an unfinished one.
+# Rule 3: `close` sends what waits first; what the peer had written whole before it closed is still handed over.
 """`LinkTransport`: an asyncio transport over the rings of a Link."""
 from __future__ import annotations
 
 import asyncio
 from typing import Any, cast
 
-from fusee_mp.bounds import FRAME_BYTES_MAX
 from fusee_mp.errors import Unavailable
 from fusee_mp.ring.link import PEER_CLOSED, Link, LinkFds
 
@@ -27,7 +28,7 @@ class LinkTransport(asyncio.Transport):
         self._loop, self._protocol = loop, protocol
         self._is_closing = self._is_over = self._is_paused = False
         self._waiting: asyncio.Task[None] | None = None
-        self._link = Link(loop, ends, self._received, self._ended)
+        self._link = Link(loop, ends, self._received, self._ended, is_offered=True)
 
     def begin(self) -> None:
         self._protocol.connection_made(self)
@@ -53,9 +54,9 @@ class LinkTransport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._is_closing or not data:
             return
-        whole = bytes(data)
-        for at in range(0, len(whole), FRAME_BYTES_MAX):
-            self._link.send(whole[at:at + FRAME_BYTES_MAX] if len(whole) > FRAME_BYTES_MAX else whole)
+        whole, most = bytes(data), self._link.piece_max
+        for at in range(0, len(whole), most):
+            self._link.send(whole[at:at + most])
         if self._link.queued_bytes > HIGH_WATER_BYTES and not self._is_paused:
             self._is_paused = True
             self._protocol.pause_writing()

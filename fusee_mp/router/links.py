@@ -3,7 +3,7 @@
 # Each pair that is up has one, made here, with the two ends sent to the two processes. When one of them is started again all its pairs
 # get new links of a new generation, so that neither can mistake what the dead one left in an old ring.
 #
-# Who closes: `pair` gives ten descriptors; sending closes them on every path, and what was not sent is closed here.
+# Who closes: `pair` gives six descriptors; sending closes them on every path, and what was not sent is closed here.
 """`Links`: connects shard processes with each other."""
 from __future__ import annotations
 

@@ -175,10 +175,16 @@ class Entrant(asyncio.Protocol):
         try:
             if not (self._offers_rings and await self._door.by_rings(self._sock, self)):
                 await self._door.loop.connect_accepted_socket(lambda: self, self._sock, ssl=context)
+        except FuseeError as error:  # the rings are not taken; the socket is still here
+            self._task = None
+            if self._is_refused:
+                self._sock.close()
+            else:
+                self.refuse(error.message)
         except BaseException as error:
             self._ended()
             self._sock.close()
-            if not isinstance(error, OSError | FuseeError):
+            if not isinstance(error, OSError):
                 raise
             if not self._is_refused:
                 self._door.refusals.note(self._host, f"TLS failed: {error or 'the other side ended it'}" if context else str(error))

@@ -2,19 +2,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import contextlib
+import os
 import socket
 import weakref
-from typing import Final
 
 from fusee_mp.bounds import RING_CONNECTIONS_MAX
-from fusee_mp.errors import ProtocolError
 from fusee_mp.ring import offer
 from fusee_mp.ring.link import LinkFds
 from fusee_mp.ring.transport import LinkTransport
 from fusee_mp.wire import messages as m
-
-LOG: Final = logging.getLogger("fusee_mp.shard")
 
 
 class OfferedRings:
@@ -29,25 +26,25 @@ class OfferedRings:
 
     async def take(self, sock: socket.socket, protocol: asyncio.Protocol) -> bool:
         """Read the offer behind the preface and answer it. True: the protocol is connected by rings, and the socket is its life line.
-        Raises ProtocolError for what is no offer, OSError; the socket is then still the caller's."""
+        Otherwise, and when it raises ProtocolError for what is no offer or OSError, the socket is still the caller's."""
         generation, descriptors = await offer.receive(self._loop, sock)
-        transport = self._connect(sock, generation, descriptors, protocol)
-        sock.send(m.encode(m.Rings(transport is not None)))
-        if transport is None:
+        if len(self) >= RING_CONNECTIONS_MAX:
+            offer.close_all(descriptors)
+            sock.send(m.encode(m.Rings(False)))
             return False
+        transport = self._connect(sock, generation, descriptors, protocol)
         self._taken.add(transport)
-        sock.detach()
+        with contextlib.suppress(OSError):  # Who is gone already is noticed by the link.
+            sock.send(m.encode(m.Rings(True)))
+        sock.close()
         transport.begin()
         return True
 
-    def _connect(
-        self, sock: socket.socket, generation: int, descriptors: tuple[int, ...], protocol: asyncio.Protocol
-    ) -> LinkTransport | None:
-        if len(self) >= RING_CONNECTIONS_MAX:
-            offer.close_all(descriptors)
-            return None
+    def _connect(self, sock: socket.socket, generation: int, descriptors: tuple[int, ...], protocol: asyncio.Protocol) -> LinkTransport:
+        # The life line is a copy: the link closes what it was given, also when it refuses, and the refused one is still to hear why.
         try:
-            return LinkTransport(self._loop, LinkFds.of(generation, (*descriptors, sock.fileno())), protocol)
-        except ProtocolError as error:
-            LOG.warning("rings that were offered are not taken: %s", error)
+            life = os.dup(sock.fileno())
+        except OSError:
+            offer.close_all(descriptors)
             raise
+        return LinkTransport(self._loop, LinkFds.of(generation, (*descriptors, life)), protocol)

@@ -420,8 +420,8 @@ _CODECS[Kind.APPEND] = _Codec(Append, _encode_append, _decode_append)
 _CODECS[Kind.DURABLE] = _Codec(Durable, _encode_durable, _decode_durable)
 assert set(_CODECS) == set(Kind), "every kind has exactly one message"
 
-# Descriptors that come with a frame: a connection's socket; regions, doorbells and life line of a link; a memory file.
-_DESCRIPTORS: dict[int, int] = {Kind.ADOPT: 1, Kind.RING: 5, Kind.KEYS: 1}
+# Descriptors that come with a frame: a connection's socket; regions and life line of a link; a memory file.
+_DESCRIPTORS: dict[int, int] = {Kind.ADOPT: 1, Kind.RING: 3, Kind.KEYS: 1}
 
 
 def encode(message: Message, request: int = 0, shard: int = 0, epoch: int = 0) -> bytes:

@@ -157,7 +157,7 @@ def _ring_image() -> bytes:
     attached = Region.attach(region.create(4096, 1), 1)
     try:
         writer = RingWriter(attached)
-        assert writer.try_write(bytes(10)) and writer.try_write(b"part", more=True) and writer.try_write(bytes(100))
+        assert writer.try_write(bytes(10)) and writer.try_write(bytes(layout.piece_max(4096)), more=True) and writer.try_write(bytes(100))
         tail = attached.words[layout.WORD_TAIL]
         return tail.to_bytes(8, "little") + bytes(attached.memory[layout.HEADER_BYTES:layout.HEADER_BYTES + tail])
     finally:

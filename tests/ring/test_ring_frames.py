@@ -101,9 +101,34 @@ def test_every_length_passes_at_every_position_of_the_wrap() -> None:
 
 def test_a_frame_in_pieces_arrives_whole_and_only_when_its_last_piece_is_there() -> None:
     with new_ring() as (_, writer, reader):
-        assert writer.try_write(b"one ", more=True) and reader.read() is None
-        assert writer.try_write(b"", more=True) and reader.read() is None
-        assert writer.try_write(b"frame") and reader.read() == b"one frame"
+        for piece in (b"1" * LONGEST, b"2" * LONGEST):
+            assert writer.try_write(piece, more=True) and reader.read() is None
+        assert writer.try_write(b"frame") and reader.read() == b"1" * LONGEST + b"2" * LONGEST + b"frame"
+
+
+@pytest.mark.parametrize("length", [0, 1, LONGEST - 1])
+def test_a_piece_that_more_follow_is_a_full_one_so_that_a_ring_holds_few_of_a_frame(length: int) -> None:
+    with new_ring() as (_, writer, reader):
+        assert writer.try_write(bytes(length), more=True)
+        with pytest.raises(ProtocolError, match=f"a piece of {length} bytes at byte 0 is not the last of its frame"):
+            reader.read()
+
+
+def test_a_piece_longer_than_a_quarter_of_the_ring_is_damage() -> None:
+    with new_ring() as (_, writer, reader):
+        assert writer.try_write(bytes(LONGEST + 1))
+        with pytest.raises(ProtocolError, match=f"is longer than {LONGEST} bytes"):
+            reader.read()
+
+
+def test_a_reader_that_joins_nothing_takes_no_part_of_a_frame() -> None:
+    attached = Region.attach(region.create(CAPACITY, 1), 1)
+    writer, reader = RingWriter(attached), RingReader(attached, joins=False)
+    assert writer.try_write(bytes(LONGEST)) and reader.read() == bytes(LONGEST)
+    assert writer.try_write(bytes(LONGEST), more=True)
+    with pytest.raises(ProtocolError, match="is not the whole of its frame"):
+        reader.read()
+    attached.detach()
 
 
 def test_pieces_without_end_are_refused_at_the_bound() -> None:

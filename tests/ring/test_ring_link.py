@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from peers import Ends, sample_frames
 
-from fusee_mp.bounds import FRAME_BYTES_MAX
+from fusee_mp.bounds import FRAME_BYTES_MAX, RING_OFFERED_BYTES_MAX
 from fusee_mp.errors import ProtocolError, Rejected, Unavailable
 from fusee_mp.ring import layout, region
+from fusee_mp.ring.doorbell import Doorbell
 from fusee_mp.ring.link import Link, LinkFds, pair
 from fusee_mp.ring.region import Region
+from fusee_mp.ring.ring import RingWriter
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 both_loops = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
@@ -96,8 +99,8 @@ def test_a_frame_larger_than_the_ring_passes_in_pieces_and_one_over_the_bound_is
 
 def test_an_idle_link_makes_no_call_and_a_busy_one_rings_once_for_a_thousand_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    counted(monkeypatch, calls, "eventfd_write")
-    counted(monkeypatch, calls, "eventfd_read")
+    counted(monkeypatch, calls, "ring")
+    counted(monkeypatch, calls, "clear")
 
     async def main() -> None:
         one, other = map(Ends, pair(1))
@@ -108,7 +111,7 @@ def test_an_idle_link_makes_no_call_and_a_busy_one_rings_once_for_a_thousand_fra
         for _ in range(1000):
             one.link.send(b"x")
         await other.until(lambda: len(other.frames) == 1000)
-        assert calls == ["eventfd_write", "eventfd_read"]
+        assert calls == ["ring", "clear"]
         one.link.close()
         other.link.close()
 
@@ -116,13 +119,13 @@ def test_an_idle_link_makes_no_call_and_a_busy_one_rings_once_for_a_thousand_fra
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, calls: list[str], name: str) -> None:
-    original = getattr(os, name)
+    original = getattr(Doorbell, name)
 
-    def counting(*args: int) -> Any:
+    def counting(bell: Doorbell) -> Any:
         calls.append(name)
-        return original(*args)
+        return original(bell)
 
-    monkeypatch.setattr(os, name, counting)
+    monkeypatch.setattr(Doorbell, name, counting)
 
 
 async def asleep(*links: Link) -> None:
@@ -236,13 +239,55 @@ def test_damage_closes_the_link_after_the_frames_before_it_and_the_writer_learns
     run(main())
 
 
-def test_a_byte_on_the_life_line_ends_the_link() -> None:
+@both_loops
+def test_whatever_comes_over_the_life_line_is_a_ring(run: Run) -> None:
     async def main() -> None:
         mine, theirs = pair(1)
-        one = Ends(mine)
-        os.write(theirs.life, b"?")
-        assert await one.closed() == "the peer wrote on the life line, which carries nothing"
+        copy = os.dup(theirs.life)
+        one, other = Ends(mine), Ends(theirs)
+        await asleep(one.link, other.link)
+        os.write(copy, os.urandom(100_000))
+        other.link.send(b"after it")
+        await one.until(lambda: one.frames == [b"after it"])
+        os.close(copy)
+        one.link.close()
+        other.link.close()
+
+    run(main())
+
+
+def test_a_bell_that_cannot_be_rung_ends_the_link() -> None:
+    async def main() -> None:
+        one, other = map(Ends, pair(1))
+        with socket.socket(fileno=os.dup(other.link.life_line)) as line:
+            line.shutdown(socket.SHUT_RD)
+        one.link._bell.ring()
+        assert await one.closed() == "the peer's process ended"
+        assert await other.closed() == "the peer closed the link"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("peer_bytes", [65536, RING_OFFERED_BYTES_MAX * 2])
+def test_an_offered_link_has_small_rings_and_whole_frames(peer_bytes: int) -> None:
+    async def main() -> None:
+        before = open_descriptors()
+        mine, theirs = pair(1, peer_bytes)
+        shared = mapped_again(theirs)
+        reasons: list[str] = []
+        if peer_bytes > RING_OFFERED_BYTES_MAX:
+            with pytest.raises(ProtocolError, match="offer a smaller one"):
+                Link(asyncio.get_running_loop(), mine, print, print, is_offered=True)
+        else:
+            Link(asyncio.get_running_loop(), mine, print, reasons.append, is_offered=True)
+            RingWriter(shared).try_write(bytes(layout.piece_max(peer_bytes)), more=True)
+            async with asyncio.timeout(10):
+                while not reasons:
+                    await asyncio.sleep(0)
+            assert "is not the whole of its frame" in reasons[0]
+        shared.detach()
         theirs.close()
+        assert open_descriptors() == before
 
     asyncio.run(main())
 
@@ -310,8 +355,8 @@ def test_a_link_of_another_generation_is_refused_and_everything_closed() -> None
     asyncio.run(main())
 
 
-def test_descriptors_that_are_not_five_are_no_link() -> None:
-    with pytest.raises(ProtocolError, match="expected 5 descriptors of a link, found 4"):
+def test_descriptors_that_are_not_three_are_no_link() -> None:
+    with pytest.raises(ProtocolError, match="expected 3 descriptors of a link, found 4"):
         LinkFds.of(1, [1, 2, 3, 4])
 
 

@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -108,7 +110,7 @@ def test_a_peer_killed_between_writing_and_publishing_leaves_no_trace_of_the_fra
     def write_and_die(ends: LinkFds) -> None:
         attached = Region.attach(ends.send_region, ends.generation)
         writer = RingWriter(attached)
-        assert writer.try_write(b"whole") and writer.try_write(b"first half", more=True)
+        assert writer.try_write(b"whole") and writer.try_write(bytes(layout.piece_max(4096)), more=True)
         tail = attached.words[layout.WORD_TAIL]
         assert writer.try_write(b"never published")
         attached.words[layout.WORD_TAIL] = tail
@@ -137,7 +139,7 @@ def test_a_peer_that_damages_its_ring_costs_the_link_and_not_the_process() -> No
         end.link.send(b"good")
         await end.until(lambda: end.frames == [b"go on"])
         attached.words[layout.WORD_TAIL] += 1 << 40
-        Doorbell(end.link._send_bell.descriptor).ring()
+        end.link._bell.ring()
         assert await end.closed() == "the peer closed the link, because what it read from this side was damaged"
 
     async def main(ends: LinkFds) -> None:
@@ -149,6 +151,27 @@ def test_a_peer_that_damages_its_ring_costs_the_link_and_not_the_process() -> No
     mine, theirs = pair(1, 4096)
     with peer(mine, theirs, damaging):
         uvloop.run(main(mine))
+
+
+def test_a_peer_that_hears_no_ring_and_makes_all_it_has_block_blocks_nobody() -> None:
+    def ring_and_hear() -> None:
+        bell = Doorbell(mine.life)
+        for _ in range(10_000):
+            bell.ring()
+        assert bell.clear()
+        bell.clear()
+
+    mine, theirs = pair(1)
+    copies = [os.dup(descriptor) for descriptor in (*mine.descriptors()[:-1], *theirs.descriptors())]
+    for descriptor in copies:
+        os.set_blocking(descriptor, True)
+    os.write(theirs.life, b"ring")
+    with forked(ring_and_hear):
+        pass
+    for descriptor in copies:
+        os.close(descriptor)
+    mine.close()
+    theirs.close()
 
 
 ECHO_PROGRAM = """
@@ -183,9 +206,10 @@ def test_a_running_process_takes_its_end_over_a_channel() -> None:
     here, there = fdpass.pair()
 
     async def theirs() -> None:
-        taken: asyncio.Future[LinkFds] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        taken: asyncio.Future[LinkFds] = loop.create_future()
         channel = fdpass.Channel(
-            asyncio.get_running_loop(), there, lambda frame, got: taken.set_result(LinkFds.of(int(frame), got)), print, lambda frame: 5
+            loop, there, lambda frame, got: taken.set_result(LinkFds.of(int(frame), got)), print, lambda frame: LinkFds.COUNT
         )
         await echo(await taken)
         channel.close()
@@ -218,13 +242,13 @@ LOST_SECONDS = 20
 
 def test_no_wake_up_is_lost_in_hundreds_of_thousands_of_rounds() -> None:
     """The reader falls asleep at the moment the writer writes. Asleep it looks at nothing but its bell, as an event loop does."""
-    descriptor, bell = region.create(4096, 1), Doorbell(doorbell.create())
-    attached = Region.attach(os.dup(descriptor), 1)
-    with forked(lambda: read_all(RingReader(attached), bell)):
-        rounds = write_all(RingWriter(attached), attached, bell)
+    attached = Region.attach(region.create(4096, 1), 1)
+    mine, theirs = map(Doorbell, doorbell.pair())
+    with forked(lambda: read_all(RingReader(attached), theirs)):
+        rounds = write_all(RingWriter(attached), attached, mine)
     attached.detach()
-    bell.close()
-    os.close(descriptor)
+    mine.close()
+    theirs.close()
     assert rounds > 1000
 
 
@@ -281,11 +305,12 @@ def pause(chance: random.Random) -> None:
 
 def rung(bell: Doorbell) -> None:
     """Return at the first ring; looking without blocking at first keeps a round short."""
-    for _ in range(200):
-        try:
-            os.eventfd_read(bell.descriptor)
-            return
-        except BlockingIOError:
-            pass
+    line = socket.socket(fileno=os.dup(bell.descriptor))
+    line.setblocking(False)
+    with line:
+        for _ in range(200):
+            with contextlib.suppress(BlockingIOError):
+                assert line.recv(64)
+                return
     assert select.select([bell.descriptor], [], [], LOST_SECONDS)[0], "a wake-up was lost"
     bell.clear()

@@ -18,15 +18,22 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def forged(seal: bool = True, size: int = layout.HEADER_BYTES + 4096, **changed: int) -> int:
+def forged(seals: int = 7, size: int = layout.HEADER_BYTES + 4096, **changed: int) -> int:
     """A region as `create` makes it, but for the named header words."""
     words = {"magic": layout.MAGIC, "version": layout.VERSION, "generation": 5, "capacity": 4096} | changed
     descriptor = os.memfd_create("forged", os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, size)
     os.pwrite(descriptor, struct.pack("=QQQQ", *words.values())[:size], 0)
-    if seal:
-        fcntl.fcntl(descriptor, 1033, 7)
+    fcntl.fcntl(descriptor, 1033, seals)
     return descriptor
+
+
+def reopened(flags: int) -> int:
+    descriptor = forged()
+    try:
+        return os.open(f"/proc/self/fd/{descriptor}", flags)
+    finally:
+        os.close(descriptor)
 
 
 def test_two_attached_regions_share_memory_and_keep_no_descriptor_of_the_caller() -> None:
@@ -55,7 +62,7 @@ def test_a_region_cannot_be_resized() -> None:
 @pytest.mark.parametrize(
     ("descriptor", "message"),
     [
-        (lambda: forged(seal=False), "sealed against resizing"),
+        (lambda: forged(seals=0), "sealed against resizing"),
         (lambda: socket.socket().detach(), "sealed against resizing"),
         (lambda: forged(magic=1), "magic"),
         (lambda: forged(version=2), "version 1 of a ring's layout, found 2"),
@@ -64,6 +71,11 @@ def test_a_region_cannot_be_resized() -> None:
         (lambda: forged(capacity=4000, size=8096), "cannot hold a ring of 4000"),
         (lambda: forged(size=8), "version 1"),
         (lambda: forged(size=0), "magic"),
+        (lambda: os.open(".", os.O_RDONLY), "sealed against resizing"),
+        (lambda: forged(seals=7 | 8), "can be read and written"),
+        (lambda: forged(seals=7 | 16), "can be read and written"),
+        (lambda: reopened(os.O_RDONLY), "can be read and written"),
+        (lambda: reopened(os.O_WRONLY), "can be read and written"),
     ],
 )
 def test_what_is_no_region_is_refused_and_its_descriptor_closed(descriptor: object, message: str) -> None:

@@ -171,14 +171,14 @@ def test_links_that_could_not_be_made_are_made_later_and_leave_no_descriptor(mon
     links = Links(send)  # type: ignore[arg-type]
     links.up(2)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "eventfd", no_descriptors)
+        patch.setattr(socket, "socketpair", no_descriptors)
         links.up(0)
     assert sent == []
     links.link()
-    assert sent == [(0, 2, 2, 5), (2, 0, 2, 5)]
+    assert sent == [(0, 2, 2, 3), (2, 0, 2, 3)]
     links.down(2)
     links.up(2)
-    assert sent[2:] == [(0, 2, 3, 5), (2, 0, 3, 5)]
+    assert sent[2:] == [(0, 2, 3, 3), (2, 0, 3, 3)]
     assert len(os.listdir("/proc/self/fd")) == before
 
 
