@@ -159,7 +159,8 @@ class Lock:
             path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
-            raise StorageError(f"lock file {path} cannot be opened: {error}") from error
+            raise StorageError(
+                f"lock file {path} cannot be opened: {error}. Give a directory in which this process may make files") from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -87,6 +87,11 @@ def test_shards_have_folders_with_three_digits(tmp_path: Path) -> None:
     assert log_directory(tmp_path, 12) == tmp_path / "shard-012" / "log"
 
 
+def test_a_place_for_no_files_is_refused_with_what_to_do() -> None:
+    with pytest.raises(StorageError, match="lock file /proc/x/lock cannot be opened: .*Give a directory in which this process may make"):
+        Lock.acquire(Path("/proc/x/lock"))
+
+
 def test_a_second_lock_is_refused_and_names_the_holder(tmp_path: Path) -> None:
     lock = Lock.acquire(tmp_path / "x" / "lock")
     with pytest.raises(StorageError, match=f"in use by process {os.getpid()}"):
