@@ -138,14 +138,28 @@ ROUTER_WAITING_MS = 5_000
 ROUTER_FAREWELLS_MAX = 256
 # Control connections: workers, and those who ask for the state of the server.
 ROUTER_SESSIONS_MAX = 4096
-# One frame from them: a HELLO with a thousand of the longest workflow names.
+# Workflows of one worker.
+WORKER_WORKFLOWS_MAX = 1_000
+# One frame from them: a HELLO with as many of the longest workflow names.
 CONTROL_FRAME_BYTES_MAX = 2 * MIB
 # How long the rest of one of their frames may take.
 CONTROL_FRAME_MS = 30_000
-# A worker's name and the instance's together, so that both fit the name of a lease's holder.
-WORKER_NAME_CHARS_MAX = 1000
+# A worker's name and the instance's together, so that both fit the name of a lease's holder, and all of a full server one frame.
+WORKER_NAME_BYTES_MAX = 512
+# Workflows that a worker is told others have: the first that came.
+ELSEWHERE_NAMES_MAX = 4 * WORKER_WORKFLOWS_MAX
+ELSEWHERE_BYTES_MAX = 1 * MIB
+# Workflows that the runs of one shard need and its holder lacks.
+LACKED_MAX = WORKER_WORKFLOWS_MAX
+# Workflow names in the answer to STATUS, of all workers together. A worker takes 256 bytes beside its names, a shard 1 KiB.
+STATUS_NAMES_BYTES_MAX = 1 * MIB
 
-assert WORKER_NAME_CHARS_MAX < NAME_BYTES_MAX <= CONTROL_FRAME_BYTES_MAX <= FRAME_BYTES_MAX
+assert WORKER_NAME_BYTES_MAX < NAME_BYTES_MAX <= CONTROL_FRAME_BYTES_MAX <= FRAME_BYTES_MAX
+assert WORKER_WORKFLOWS_MAX * (NAME_BYTES_MAX + 8) < CONTROL_FRAME_BYTES_MAX and ELSEWHERE_BYTES_MAX < CONTROL_FRAME_BYTES_MAX
+assert (
+    ROUTER_SESSIONS_MAX * (WORKER_NAME_BYTES_MAX + 256) + SHARDS_MAX * (2 * WORKER_NAME_BYTES_MAX + KIB) + STATUS_NAMES_BYTES_MAX
+    < FRAME_BYTES_MAX
+)
 
 # A permit of a step limit returns by itself so long after its shard's lease has ended. A table that begins anew grants nothing for so long,
 # in which a worker says three times what it holds.

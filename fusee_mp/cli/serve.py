@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from fusee_mp.bounds import CONNECTIONS_DEFAULT, PAYLOAD_BYTES_MAX
+from fusee_mp.bounds import CONNECTIONS_DEFAULT, PAYLOAD_BYTES_MAX, SHARDS_MAX
 from fusee_mp.cli import options
 from fusee_mp.cli import parent as parent_
 from fusee_mp.cli.main import COMMANDS
@@ -42,7 +42,7 @@ CORES = options.Checked("cores", _cores)
 @click.option("--listen", multiple=True, default=(options.DEFAULT_ADDRESS,), show_default=True, metavar="HOST:PORT",
               help="Where to listen; may be given several times. Port 0 takes a free one.")
 @click.option("--unix", default="", metavar="PATH", help="Listen on a Unix socket too.")
-@click.option("--shards", default=0, metavar="N",
+@click.option("--shards", type=click.IntRange(1, SHARDS_MAX), metavar="N",
               help="How many shards a new directory gets: one a core is right.  [default: one a core, at most 8; an old directory keeps its"
               " own]")
 @click.option("--cores", type=CORES, default=(), metavar="LIST", help="Keep shard processes on these processors, one each in turn: 0-3,6.")
@@ -70,14 +70,17 @@ CORES = options.Checked("cores", _cores)
 @options.log_level
 @options.log_format
 @options.as_json
-def command(parent: int | None, log_level: str, log_format: str, as_json: bool, listen: tuple[str, ...], **settings: Any) -> int:
+def command(
+    parent: int | None, log_level: str, log_format: str, as_json: bool, listen: tuple[str, ...], shards: int | None,
+    **settings: Any,
+) -> int:
     from fusee_mp.router.main import print_ready, run
     from fusee_mp.router.options import ServeOptions
 
     parent_.depend_on(parent)
     options.log_to_stderr(log_level, log_format, "router")
     try:
-        serve_options = ServeOptions(listen=listen, **settings)
+        serve_options = ServeOptions(listen=listen, shards=shards or 0, **settings)
     except Rejected as error:
         raise click.UsageError(error.message) from None
     return run(serve_options, _print_json if as_json else print_ready)

@@ -7,6 +7,7 @@ import click
 from fusee_mp.cli import options
 from fusee_mp.cli import parent as parent_
 from fusee_mp.cli.main import COMMANDS
+from fusee_mp.names import checked_name
 
 HELP = COMMANDS["worker"] + """
 
@@ -16,6 +17,7 @@ one, is entered once the server was reached, before the first shard is taken. MO
 SIGTERM or Ctrl-C lets running steps finish (see --grace) and hands the shards back; a second one ends at once. While the server is
 away the worker waits for it, but at its first start there must be one.
 """
+NAME = options.Checked("name", lambda text: checked_name("worker", text))
 
 
 @click.command(help=HELP)
@@ -28,7 +30,7 @@ away the worker waits for it, but at its first start there must be one.
               help="How long running steps may go on when the worker is told to end.")
 @click.option("--turn-timeout", "turn_ms", type=options.TURN_MS, default="2s", show_default=True, metavar="DURATION",
               help="Workflow code that runs for so long without waiting is named, and set aside.")
-@click.option("--name", default="", help="The worker's name, which must be its own.  [default: host name and process ID]")
+@click.option("--name", type=NAME, metavar="NAME", help="The worker's name, which must be its own.  [default: host name and process ID]")
 @click.option("--patient", "is_patient", is_flag=True, hidden=True, help="Wait for the server at the first start too.")
 @parent_.option
 @options.log_level
@@ -36,15 +38,15 @@ away the worker waits for it, but at its first start there must be one.
 @options.address_alone
 @options.as_json
 def command(
-    module: str, processes: int, max_shards: int | None, grace_ms: int, turn_ms: int, name: str, is_patient: bool, parent: int | None,
-    log_level: str, log_format: str, address: str, as_json: bool,
+    module: str, processes: int, max_shards: int | None, grace_ms: int, turn_ms: int, name: str | None, is_patient: bool,
+    parent: int | None, log_level: str, log_format: str, address: str, as_json: bool,
 ) -> int:
     parent_.depend_on(parent)
     if processes == 1:
         from fusee_mp.cli.work import Job, work
 
         options.log_to_stderr(log_level, log_format, f"worker-{os.getpid()}")
-        return work(Job(module, address, max_shards or 0, grace_ms, turn_ms, name, as_json), is_patient)
+        return work(Job(module, address, max_shards or 0, grace_ms, turn_ms, name or "", as_json), is_patient)
 
     from fusee_mp.cli.supervisor import supervise
 
@@ -52,4 +54,4 @@ def command(
     flags = [f"--grace={grace_ms}ms", f"--turn-timeout={turn_ms}ms", f"--log-level={log_level}", f"--log-format={log_format}",
              f"--address={address}"]
     flags += ["--json"] if as_json else []
-    return supervise(module, processes, max_shards, name, flags, address)
+    return supervise(module, processes, max_shards, name or "", flags, address)

@@ -21,8 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
+from fusee_mp.bounds import LACKED_MAX
 from fusee_mp.router.lease_events import (
     Assign,
     Closed,
@@ -67,6 +69,10 @@ class Member:
     max_shards: int
     is_draining: bool = False
     shards: set[int] = field(default_factory=set)
+    types: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.types = frozenset(self.workflows)
 
     @property
     def name(self) -> str:
@@ -136,7 +142,7 @@ class LeaseTable:
         if holder_name(event.worker, event.instance) in self._replaced:
             self._effects.append(Dismiss(event.session, REPLACED))
             return
-        member = Member(event.session, event.worker, event.instance, event.workflows, event.max_shards)
+        member = Member(event.session, event.worker, event.instance, tuple(dict.fromkeys(event.workflows)), event.max_shards)
         self.members[event.session] = member
         self._reclaim(member)
         taken = self._take_over_sessions(member) + self._take_over_holders(member)
@@ -224,7 +230,8 @@ class LeaseTable:
     def _lacks(self, event: Lacks) -> None:
         seat = self.seats[event.shard]
         if seat.session == event.session and seat.is_settled:
-            seat.wanted = seat.wanted.union(event.workflows)
+            new = (name for name in event.workflows if name not in seat.wanted)
+            seat.wanted = seat.wanted.union(islice(new, LACKED_MAX - len(seat.wanted)))
 
     # Shards.
 
@@ -299,7 +306,7 @@ class LeaseTable:
             self._effects.append(Revoke(seat.session, seat.shard, WANTED, gently=True))
 
     def _with_code(self, seat: Seat) -> Member | None:
-        fitting = (m for m in self.members.values() if m.has_room and m.session != seat.session and not seat.wanted.isdisjoint(m.workflows))
+        fitting = (m for m in self.members.values() if m.has_room and m.session != seat.session and not seat.wanted.isdisjoint(m.types))
         return next(fitting, None)
 
     def _choose(self, seat: Seat) -> Member | None:

@@ -28,7 +28,7 @@ from fusee_mp.log.directory import LOCK, Lock, open_directory, read_meta
 from fusee_mp.router import lease_events as t
 from fusee_mp.router.binding import bind_tcp, bind_unix, bound_address
 from fusee_mp.router.dispatch import Dispatch
-from fusee_mp.router.elsewhere import Elsewhere
+from fusee_mp.router.elsewhere import Elsewhere, Telling
 from fusee_mp.router.greeting import Greetings
 from fusee_mp.router.health import Ticks
 from fusee_mp.router.leases import LeaseTable
@@ -143,7 +143,8 @@ class Router:
         closing.callback(Lock.acquire(directory / LOCK).release)
         meta = open_directory(directory, o.shards or _default_shards(directory), new_id=lambda: secrets.token_hex(8))
         self._server, shards = meta.id, meta.shards
-        self._table, self._elsewhere = LeaseTable(shards), Elsewhere()
+        self._table, self._elsewhere, self._telling = LeaseTable(shards), Elsewhere(), Telling(self._loop, self._tell)
+        closing.callback(self._telling.close)
         self._farewells = Farewells(self._loop)
         closing.callback(self._farewells.close)
         self._processes = Processes(self._loop, o, shards, self._server, self, clock_ms, material)
@@ -314,9 +315,12 @@ class Router:
                 case t.Dismiss(session, reason):
                     self._sessions.dismiss(session, reason)
         if isinstance(event, t.Joined | t.Left):
-            for session, types in self._elsewhere.news(self._table.members.values()):
-                self._sessions.send(session, m.Elsewhere(types))
+            self._telling.soon()
         self._changed.set()
+
+    def _tell(self) -> None:
+        for session, types in self._elsewhere.news(self._table.members):
+            self._sessions.send(session, m.Elsewhere(types))
 
 
 async def serve(options: ServeOptions, on_ready: Callable[[list[str]], None]) -> None:

@@ -13,13 +13,14 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from fusee_mp.bounds import CONTROL_FRAME_BYTES_MAX, CONTROL_FRAME_MS, ROUTER_SESSIONS_MAX, WORKER_NAME_CHARS_MAX
-from fusee_mp.errors import Denied, ProtocolError, Rejected
+from fusee_mp.bounds import CONTROL_FRAME_BYTES_MAX, CONTROL_FRAME_MS, ROUTER_SESSIONS_MAX
+from fusee_mp.errors import Denied, ProtocolError
 from fusee_mp.security.door import TOKEN_GONE, Door, Entry
 from fusee_mp.security.keys import Keys
 from fusee_mp.security.token import Scope, Token
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, FrameDecoder
+from fusee_mp.wire.hello import check_hello
 from fusee_mp.wire.kinds import Kind
 from fusee_mp.wire.stream import Stream
 
@@ -84,7 +85,7 @@ class Session(Stream):
             denied = Denied(f"a worker needs a token of scope full, this one has {self.token.scope.name.lower()}")
             self.send(m.error_message(denied), request)
             return
-        check_hello(hello, self._welcome.shards)
+        check_hello(hello)
         self.hello = hello
         self.send(self._welcome, request)
         LOG.info("worker %s/%s joined", hello.worker, hello.instance)
@@ -117,14 +118,6 @@ class Session(Stream):
         if message is not None and message.shard >= self._welcome.shards:
             shards = self._welcome.shards
             raise ProtocolError(f"{message.KIND.name} names shard {message.shard}, this server has {shards} shards", shard=message.shard)
-
-
-def check_hello(hello: m.Hello, shards: int) -> None:
-    """Raises Rejected for names that could not be told apart later."""
-    if not hello.worker or not hello.instance or "/" in hello.instance:
-        raise Rejected(f"expected a worker's name, and an instance without a slash, found {hello.worker!r} and {hello.instance!r}")
-    if len(hello.worker) + len(hello.instance) > WORKER_NAME_CHARS_MAX:
-        raise Rejected(f"a worker's name and instance have at most {WORKER_NAME_CHARS_MAX} characters together: use a shorter name")
 
 
 _HANDLERS: Final[dict[Kind, Callable[[Session, Any, int], None]]] = {

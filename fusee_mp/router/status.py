@@ -4,17 +4,21 @@ from __future__ import annotations
 from typing import Any
 
 import fusee_mp
+from fusee_mp.bounds import STATUS_NAMES_BYTES_MAX
+from fusee_mp.router.elsewhere import fitting
 from fusee_mp.router.leases import LeaseTable, Member
 from fusee_mp.router.processes import Slot
 
 
 def server_status(server: str, slots: list[Slot], table: LeaseTable, state: str, refused: int) -> dict[str, Any]:
     """{server, version, state, refused, shards: [..], workers: [..]}; both lists in order of shard and arrival. `refused`: connections
-    that the router turned away itself."""
+    that the router turned away itself. Of workers with so many workflows that their names fit no frame there are the first, and how many
+    were left out."""
+    names_bytes = STATUS_NAMES_BYTES_MAX // max(1, len(table.members))
     return {
         "server": server, "version": fusee_mp.__version__, "state": state, "refused": refused,
         "shards": [_shard(slot, table) for slot in slots],
-        "workers": [_worker(member, table) for member in table.members.values()],
+        "workers": [_worker(member, table, names_bytes) for member in table.members.values()],
     }
 
 
@@ -42,9 +46,11 @@ def _epoch(slot: Slot) -> int:
     return epoch if isinstance(epoch, int) else 0
 
 
-def _worker(member: Member, table: LeaseTable) -> dict[str, Any]:
+def _worker(member: Member, table: LeaseTable, names_bytes: int) -> dict[str, Any]:
     held = sorted(shard for shard in member.shards if table.seats[shard].is_settled)
+    names = fitting(member.workflows, names_bytes, len(member.workflows))
     return {
         "worker": member.worker, "instance": member.instance, "held": held, "assigned": sorted(member.shards.difference(held)),
-        "max_shards": member.max_shards, "workflows": list(member.workflows), "draining": member.is_draining,
+        "max_shards": member.max_shards, "workflows": names, "workflows_left_out": len(member.workflows) - len(names),
+        "draining": member.is_draining,
     }

@@ -38,6 +38,7 @@ from fusee_mp.sdk.remote_home import RemoteHome
 from fusee_mp.store.results import State
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame
+from fusee_mp.wire.hello import check_hello
 from fusee_mp.wire.kinds import Kind
 from fusee_mp.wire.preface import ConnectionKind, Preface
 
@@ -96,11 +97,12 @@ class Worker(HereOnly):
     ) -> None:
         self._address = address
         self._registry = WorkflowRegistry(workflows)
-        self._max_shards = max_shards
         self._lifespan = lifespan
         self._grace_s = to_ms(grace, "grace") / 1000
         self.name = name or address.name or f"{os.uname().nodename}-{os.getpid()}"
         self._instance = secrets.token_hex(8)
+        self._hello = m.Hello(self.name, self._instance, list(self._registry), max_shards, 0, fusee_mp.__version__)
+        check_hello(self._hello)
         self._payloads = payloads
         self._park_after_ms = park_after_ms
         self._budget = Budget(memory_budget)
@@ -132,7 +134,8 @@ class Worker(HereOnly):
         server. grace: what running steps get when it leaves. codec: seals every payload before it goes to the server, which never has
         the key; clients need it too. park_after, memory_budget, turn_timeout: when quiet runs leave memory, and how long code may run
         without waiting, as in Config. ca, cert, key, token_file: as in Client.connect; the token must be of scope full.
-        Raises Denied when the server does not accept it, Unavailable when no server answers at first; later it reconnects for ever.
+        Raises Denied when the server does not accept it, Unavailable when no server answers at first; later it reconnects for ever. Raises
+        Rejected, before it connects, for a name or workflows that no server takes.
         """
         park_after_ms = to_ms_or_none(park_after, "park_after")
         return Joining(Worker(
@@ -181,8 +184,7 @@ class Worker(HereOnly):
     async def _join(self) -> None:
         # One that was reached may have been lost while `lifespan` was entered.
         session = self._session if self._session is not None and self._session.is_open else await self._reach()
-        hello = m.Hello(self.name, self._instance, list(self._registry), self._max_shards, 0, fusee_mp.__version__)
-        self._welcome = await session.greet(hello, m.Welcome)
+        self._welcome = await session.greet(self._hello, m.Welcome)
         self._payloads = self._payloads.up_to(self._welcome.payload_bytes_max)
 
     async def _first_shard(self) -> None:

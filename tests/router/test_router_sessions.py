@@ -140,15 +140,18 @@ def test_status_says_what_is_known_of_shards_and_workers(server: Server) -> None
         assert os.path.exists(f"/proc/{first['pid']}") and os.path.exists(f"/proc/{first['keeper_pid']}")
         assert {"shard", "durable_lsn", "applied_lsn", "restarts", "age_ms", "assigned"} <= set(first)
         assert facts["workers"] == [{
-            "worker": "w", "instance": "1", "held": [0], "assigned": [], "max_shards": 1, "workflows": ["checkout"], "draining": False,
+            "worker": "w", "instance": "1", "held": [0], "assigned": [], "max_shards": 1, "workflows": ["checkout"],
+            "workflows_left_out": 0, "draining": False,
         }]
         assert worker.ask(m.Status(), m.Status).facts["workers"]
 
 
 @pytest.mark.parametrize(("message", "said"), [
-    (m.Hello("", "1", []), "rejected: expected a worker's name"),
+    (m.Hello("", "1", []), "rejected: worker name is empty"),
+    (m.Hello("w", "1", [f"{number}" for number in range(1001)]), "a worker has at most 1,000 workflows, this one has 1,001"),
+    (m.Hello("w", "1", ["\0"]), "workflow name '\\x00' has a NUL"),
     (m.Hello("w", "1/2", []), "an instance without a slash"),
-    (m.Hello("w" * 1000, "1", []), "at most 1000 characters together"),
+    (m.Hello("w" * 511, "12", []), "at most 512 bytes together, these have 513"),
     (m.Drain(), "only a worker says that: say HELLO first"),
     (m.Lacking(0, ["x"]), "only a worker says that: say HELLO first"),
     (m.Released(0), "only a worker says that: say HELLO first"),

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from fusee_mp import Ctx, Unavailable, Worker, workflow
+from fusee_mp import Ctx, Rejected, Unavailable, Worker, workflow
 from fusee_mp.cli.demonstration.stage import Stage
 
 
@@ -31,6 +31,17 @@ def test_a_worker_without_a_server_never_enters_lifespan() -> None:
     with pytest.raises(Unavailable, match="no server answers"):
         asyncio.run(join())
     assert entered == []
+
+
+@pytest.mark.parametrize(("name", "count", "said"), [
+    ("x" * 600, 1, "at most 512 bytes together"), ("w", 1_001, "at most 1,000 workflows, this one has 1,001"), ("a\0", 1, "NUL"),
+])
+def test_a_worker_that_no_server_takes_is_refused_before_it_connects(name: str, count: int, said: str) -> None:
+    async def fn(ctx: Ctx) -> None:
+        return None
+
+    with pytest.raises(Rejected, match=said):
+        Worker.connect("unix:/nowhere/at/all", workflows=[workflow(f"w{number}")(fn) for number in range(count)], name=name)
 
 
 def test_a_session_that_is_lost_while_lifespan_is_entered_is_made_again() -> None:
