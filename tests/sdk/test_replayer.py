@@ -32,7 +32,9 @@ from fusee_mp import (
     step,
     workflow,
 )
+from fusee_mp.bounds import SHARDS_MAX
 from fusee_mp.core import records as r
+from fusee_mp.core.numbers import Number, Seed, Shard, Signed
 from fusee_mp.payload.cipher import AesGcm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -456,6 +458,8 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
 SEALED = st.just(AesGcm({"k1": bytes(32)}).seal(b"{}"))
 PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(), int: st.integers(-(1 << 63), (1 << 63) - 1), str: TEXT, bytes: SEALED | st.binary(max_size=9),
+    Number: st.integers(0, (1 << 53) - 1), Signed: st.integers(1 - (1 << 53), (1 << 53) - 1),
+    Shard: st.integers(-1, SHARDS_MAX - 1), Seed: st.integers(0, (1 << 63) - 1),
     type(None): st.none(),
 }
 
