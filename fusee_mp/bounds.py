@@ -144,6 +144,9 @@ WORKER_WORKFLOWS_MAX = 1_000
 CONTROL_FRAME_BYTES_MAX = 2 * MIB
 # How long the rest of one of their frames may take.
 CONTROL_FRAME_MS = 30_000
+# What all of them together may have begun and not finished, and have been sent and not read.
+CONTROL_UNFINISHED_BYTES_MAX = 32 * MIB
+CONTROL_UNREAD_BYTES_MAX = 64 * MIB
 # A worker's name and the instance's together, so that both fit the name of a lease's holder, and all of a full server one frame.
 WORKER_NAME_BYTES_MAX = 512
 # Workflows that a worker is told others have: the first that came.

@@ -13,16 +13,24 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from fusee_mp.bounds import CONTROL_FRAME_BYTES_MAX, CONTROL_FRAME_MS, ROUTER_SESSIONS_MAX
+from fusee_mp.bounds import (
+    CONTROL_FRAME_BYTES_MAX,
+    CONTROL_FRAME_MS,
+    CONTROL_UNFINISHED_BYTES_MAX,
+    CONTROL_UNREAD_BYTES_MAX,
+    ROUTER_SESSIONS_MAX,
+)
 from fusee_mp.errors import Denied, ProtocolError
 from fusee_mp.security.door import TOKEN_GONE, Door, Entry
 from fusee_mp.security.keys import Keys
 from fusee_mp.security.token import Scope, Token
 from fusee_mp.wire import messages as m
+from fusee_mp.wire.bounded import BoundedStream
 from fusee_mp.wire.frames import Frame, FrameDecoder
 from fusee_mp.wire.hello import check_hello
 from fusee_mp.wire.kinds import Kind
-from fusee_mp.wire.stream import Stream
+from fusee_mp.wire.unfinished import Unfinished
+from fusee_mp.wire.unread import Unread
 
 LOG: Final = logging.getLogger("fusee_mp.router")
 
@@ -38,11 +46,14 @@ class Desk(Protocol):
     def status(self) -> dict[str, Any]: ...
 
 
-class Session(Stream):
+class Session(BoundedStream):
     """One control connection. `hello` is there once it is a worker's."""
 
-    def __init__(self, number: int, token: Token, welcome: m.Welcome, desk: Desk, on_lost: Callable[[Session], None]) -> None:
-        super().__init__()
+    def __init__(
+        self, number: int, token: Token, welcome: m.Welcome, desk: Desk, on_lost: Callable[[Session], None], unfinished: Unfinished,
+        unread: Unread,
+    ) -> None:
+        super().__init__(unfinished, unread)
         self._decoder = FrameDecoder(CONTROL_FRAME_BYTES_MAX)
         self.number, self.token = number, token
         self.hello: m.Hello | None = None
@@ -138,6 +149,7 @@ class Sessions:
     def __init__(self, welcome: m.Welcome, desk: Desk, door: Door) -> None:
         self._welcome, self._desk, self._door = welcome, desk, door
         self._open: dict[int, Session] = {}
+        self._unfinished, self._unread = Unfinished(CONTROL_UNFINISHED_BYTES_MAX), Unread(CONTROL_UNREAD_BYTES_MAX)
         self._entry = Entry(self._begin, self._full, Scope.READ, None, CONTROL_FRAME_BYTES_MAX)
         self._last = 0
 
@@ -158,7 +170,8 @@ class Sessions:
         if len(self._open) >= ROUTER_SESSIONS_MAX and (onlooker := self._onlooker()) is not None:
             onlooker.close(f"there are {ROUTER_SESSIONS_MAX} control connections already, and another came")
         self._last += 1
-        session = self._open[self._last] = Session(self._last, token, self._welcome, self._desk, self._lost)
+        session = Session(self._last, token, self._welcome, self._desk, self._lost, self._unfinished, self._unread)
+        self._open[self._last] = session
         return session
 
     def keyed(self, keys: Keys) -> None:

@@ -15,9 +15,9 @@ from fusee_mp.security.token import Scope, Token
 from fusee_mp.shardproc.forwarded import Forwarded
 from fusee_mp.shardproc.waiting import CLIENT_READS
 from fusee_mp.wire import messages as m
+from fusee_mp.wire.bounded import BoundedStream
 from fusee_mp.wire.frames import Frame, encode_frame
 from fusee_mp.wire.kinds import Kind
-from fusee_mp.wire.stream import Stream
 from fusee_mp.wire.unfinished import Unfinished
 from fusee_mp.wire.unread import Unread
 
@@ -70,8 +70,6 @@ class Clients:
 
     def lost(self, connection: ClientConnection) -> None:
         self.open.discard(connection)
-        self.unfinished.note(connection, 0, 0)
-        self.unread.behind(connection, False)
         self._process.calls.forget(connection)
         self.forwarded.forget(connection)
         self._gone += 1
@@ -83,30 +81,13 @@ class Clients:
         give_back()
 
 
-class ClientConnection(Stream):
+class ClientConnection(BoundedStream):
     """A client's connection to this shard process."""
 
     def __init__(self, clients: Clients, token: Token) -> None:
-        super().__init__()
+        super().__init__(clients.unfinished, clients.unread)
         self._clients = clients
         self.token = token
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._clients.unfinished.note(self, self._decoder.held_bytes if self.is_open else 0, len(data))
-
-    def send_bytes(self, frame: bytes) -> None:
-        super().send_bytes(frame)
-        if self._room is not None:
-            self._clients.unread.sent(len(frame))
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._clients.unread.behind(self, True)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._clients.unread.behind(self, False)
 
     def received(self, frame: Frame) -> None:
         if frame.kind == Kind.CLIENT_HELLO:

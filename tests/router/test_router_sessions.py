@@ -6,18 +6,22 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 
 import fusee_mp
-from fusee_mp.bounds import CONTROL_FRAME_MS
+from fusee_mp.bounds import CONTROL_FRAME_MS, CONTROL_UNREAD_BYTES_MAX
 from fusee_mp.router.leases import LATE, REPLACED
 from fusee_mp.router.sessions import Session
 from fusee_mp.security.token import UNASKED
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import FrameDecoder, encode_frame
 from fusee_mp.wire.preface import ConnectionKind, Preface
+from fusee_mp.wire.unfinished import Unfinished
+from fusee_mp.wire.unread import Unread
 from tests.router.harness import Peer, Server, Worker, serving, until
 
 
@@ -212,7 +216,8 @@ def test_a_frame_that_trickles_on_without_end_ends_its_session() -> None:
 
     async def body() -> None:
         lost: list[str] = []
-        session = Session(1, UNASKED, m.Welcome("s", 1, 1_000, 5_000), Nobody(), lambda session: lost.append("lost"))  # type: ignore[arg-type]
+        bounds = Unfinished(1 << 20), Unread(1 << 20)
+        session = Session(1, UNASKED, m.Welcome("s", 1, 1_000, 5_000), Nobody(), lambda session: lost.append("lost"), *bounds)  # type: ignore[arg-type]
         ours, theirs = socket.socketpair()
         await asyncio.get_running_loop().connect_accepted_socket(lambda: session, ours)
         frame = m.encode(m.Hello("w", "1", ["a" * 100] * 10))
@@ -235,3 +240,19 @@ def test_a_frame_that_trickles_on_without_end_ends_its_session() -> None:
 
 class Nobody:
     """No desk."""
+
+
+def test_those_who_ask_and_do_not_read_hold_a_bounded_amount_of_memory_together(tmp_path: Path) -> None:
+    """Answers of about a MiB, to thirty who have asked for eight each."""
+    with serving(tmp_path / "data", shards=1, ping_ms=60_000, revoke_ms=300_000) as server, ExitStack() as stack:
+        worker = stack.enter_context(Peer(server.address))
+        worker.ask(m.Hello("w", "1", [f"{number:04}" + "x" * 900 for number in range(1_000)]), m.Welcome)
+        router = psutil.Process(server.process.pid)
+        assert server.status()["workers"]
+        before = router.memory_info().rss
+        deaf = [stack.enter_context(Peer(server.address)) for _ in range(30)]
+        for peer in deaf:
+            peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            peer.sock.sendall(m.encode(m.Status(), 1) * 8)
+        until(lambda: len(router.net_connections("tcp")) < len(deaf))  # some of them were ended
+        assert server.status()["workers"] and router.memory_info().rss - before < 2 * CONTROL_UNREAD_BYTES_MAX
