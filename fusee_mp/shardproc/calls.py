@@ -93,13 +93,10 @@ class ClientCalls:
 
     def __init__(self, process: ShardProcess) -> None:
         self._process = process
-        self._waiting: Waiting[Pending] = Waiting(OF_ALL, OF_ONE)
+        self.waiting: Waiting[Pending] = Waiting(OF_ALL, OF_ONE, self._dropped)
         self._turns: WeakValueDictionary[object, asyncio.Semaphore] = WeakValueDictionary()  # held by those who wait for theirs
         self._unlooked: deque[int] = deque()  # calls whose answer the store may have, while nobody holds the shard
         self._looking: asyncio.Task[None] | None = None
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     def take(self, frame: Frame, answer: Answer, owner: object) -> None:
         """A call on this shard came in. Raises ProtocolError when it cannot be read."""
@@ -110,7 +107,7 @@ class ClientCalls:
         if refusal is not None:
             pending.fail(refusal)
             return
-        id = self._waiting.add(pending)
+        id = self.waiting.add(pending)
         if call.method in CLIENT_READS:
             pending.reading = self._process.spawn(self._answer_here(id, pending, self._read))
         elif call.method in _LIMITS:
@@ -128,9 +125,9 @@ class ClientCalls:
             return PayloadError(
                 f'the call "{call.method}" has {size:,} bytes, over {most:,}, which is more than this server takes as payloads'
                 f" ({self._process.options.payload_bytes_max:,} bytes each). Keep large values elsewhere and send their address", size=size)
-        if full := self._waiting.lacks_room(pending):
+        if full := self.waiting.lacks_room(pending):
             return Busy(f"shard {shard} has {full} waiting. Nothing of this one was recorded: try later")
-        if full := self._waiting.lacks_own_room(pending):
+        if full := self.waiting.lacks_own_room(pending):
             return Busy(
                 f"shard {shard} has {full} waiting for this one connection, which is all that one connection may have. Nothing of this one"
                 " was recorded: wait for answers before you send more")
@@ -156,11 +153,11 @@ class ClientCalls:
     def granted(self) -> None:
         """There is a new holder: it gets everything that is not answered."""
         self._unlooked.clear()
-        for id, pending in self._waiting.items():
+        for id, pending in self.waiting.items():
             if pending.reading is not None:
                 continue
             if pending.tries >= TRIES_MAX and pending.call.method not in _WAITS:
-                self._waiting.take(id)
+                self.waiting.take(id)
                 pending.fail(Unavailable(
                     f'the call "{pending.call.method}" was given to {pending.tries} holders of shard {self._process.shard}, and each lost'
                     " the shard soon after: it may be the cause. Look at the workers' logs before you try it again"
@@ -171,33 +168,18 @@ class ClientCalls:
     def freed(self, in_order: bool) -> None:
         """Nobody holds the shard, since its holder handed it back or lost it: the store may have what some wait for."""
         soon = self._process.loop.time() - SOON_S
-        for _, pending in self._waiting.items():
+        for _, pending in self.waiting.items():
             if pending.tries and (in_order or pending.given_at < soon):
                 pending.tries -= 1
-        self._look([id for id, pending in self._waiting.items() if pending.call.method in _WAITS])
+        self._look([id for id, pending in self.waiting.items() if pending.call.method in _WAITS])
 
     def answered(self, frame: Frame) -> None:
         """The worker answers."""
-        pending = self._waiting.take(frame.request)
+        pending = self.waiting.take(frame.request)
         if pending is not None:
             pending.answer(encode_frame(frame.kind, frame.body, pending.request, pending.shard))
 
-    # Who asked.
-
-    def cancel(self, owner: object, request: int) -> None:
-        """Who asked no longer waits for this one."""
-        id = self._waiting.id_of(owner, request)
-        if id is not None:
-            self._drop(id)
-
-    def forget(self, owner: object) -> None:
-        """Who asked is gone."""
-        for id in self._waiting.ids_of(owner):
-            self._drop(id)
-
-    def _drop(self, id: int) -> None:
-        pending = self._waiting.take(id)
-        assert pending is not None
+    def _dropped(self, id: int, pending: Pending) -> None:
         lease = self._process.lease
         if pending.reading is not None:
             pending.reading.cancel()
@@ -212,7 +194,7 @@ class ClientCalls:
         except FuseeError as e:
             pending.fail(e)
         finally:
-            self._waiting.take(id)
+            self.waiting.take(id)
 
     @asynccontextmanager
     async def _turn(self, asker: object) -> AsyncIterator[None]:
@@ -254,7 +236,7 @@ class ClientCalls:
         try:
             while self._unlooked:
                 id = self._unlooked.popleft()
-                pending = self._waiting.get(id)
+                pending = self.waiting.get(id)
                 if pending is not None:
                     await self._look_up(id, pending)
         finally:
@@ -272,7 +254,7 @@ class ClientCalls:
         if found is None or pending.call.method == "result" and found.finished is None:
             return
         value = Outcome(found.status, found.result or b"", found.reason, found.type) if pending.call.method == "result" else None
-        if self._waiting.take(id) is not None:
+        if self.waiting.take(id) is not None:
             pending.reply(msgspec.msgpack.encode(value))
 
 

@@ -65,13 +65,13 @@ class Clients:
         calls.take(frame, owner.send_bytes, owner)
 
     def cancel(self, request: int, owner: ClientConnection) -> None:
-        self._process.calls.cancel(owner, request)
-        self.forwarded.cancel(owner, request)
+        for waiting in (self._process.calls.waiting, self.forwarded.waiting):
+            waiting.cancel(owner, request)
 
     def lost(self, connection: ClientConnection) -> None:
         self.open.discard(connection)
-        self._process.calls.forget(connection)
-        self.forwarded.forget(connection)
+        self._process.calls.waiting.forget(connection)
+        self.forwarded.waiting.forget(connection)
         self._gone += 1
         if self._giving_back is None and self._gone >= GONE_MANY:
             self._giving_back = self._process.loop.call_later(GIVE_BACK_S, self._give_back)

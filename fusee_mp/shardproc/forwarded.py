@@ -44,7 +44,7 @@ class Forwarded:
 
     def __init__(self, process: ShardProcess) -> None:
         self._process = process
-        self._waiting: Waiting[_Away] = Waiting(OF_ALL, OF_ONE)
+        self.waiting: Waiting[_Away] = Waiting(OF_ALL, OF_ONE, self._dropped)
 
     def take(self, frame: Frame, answer: Callable[[bytes], None], owner: object) -> None:
         """Pass a call on, or answer why not. Raises ProtocolError when it cannot be read: who sent it could not be told from afar."""
@@ -57,46 +57,33 @@ class Forwarded:
     def _refusal(self, call: _Away) -> FuseeError | None:
         if call.shard >= self._process.shards:
             return Rejected(f"there is no shard {call.shard}: this server has shards 0 to {self._process.shards - 1}")
-        if full := self._waiting.lacks_room(call):
+        if full := self.waiting.lacks_room(call):
             return Busy(f"{full} wait here for other shards. Nothing of this one was recorded: try later")
-        if full := self._waiting.lacks_own_room(call):
+        if full := self.waiting.lacks_own_room(call):
             return Busy(
                 f"{full} of this one connection wait here for other shards, which is all that one connection may have. Nothing of this one"
                 " was recorded: wait for answers before you send more")
         return None
 
     def _pass(self, call: _Away, frame: Frame) -> FuseeError | None:
-        id = self._waiting.add(call)
+        id = self.waiting.add(call)
         if self._process.relay.to_peer(call.shard, encode_frame(frame.kind, frame.body, id, call.shard)):
             return None
-        self._waiting.take(id)
+        self.waiting.take(id)
         return Unavailable(f"shard {call.shard} cannot be reached from shard {self._process.shard} now: try again")
 
     def answered(self, frame: Frame) -> None:
         """The other process answers."""
-        call = self._waiting.get(frame.request) if frame.kind == Kind.PART else self._waiting.take(frame.request)
+        call = self.waiting.get(frame.request) if frame.kind == Kind.PART else self.waiting.take(frame.request)
         if call is not None:
             call.answer(encode_frame(frame.kind, frame.body, call.request, call.shard))
 
     def unreachable(self, shard: int) -> None:
         """The process of this shard is gone: who waits for it asks again."""
         error = Unavailable(f"shard {shard} was lost while this call waited: ask again")
-        for id, call in self._waiting.items():
-            if call.shard == shard and self._waiting.take(id):
+        for id, call in self.waiting.items():
+            if call.shard == shard and self.waiting.take(id):
                 call.answer(m.encode(m.error_message(error), call.request, call.shard))
 
-    def cancel(self, owner: object, request: int) -> None:
-        """Who asked no longer waits for this one."""
-        id = self._waiting.id_of(owner, request)
-        if id is not None:
-            self._drop(id)
-
-    def forget(self, owner: object) -> None:
-        """Who asked is gone."""
-        for id in self._waiting.ids_of(owner):
-            self._drop(id)
-
-    def _drop(self, id: int) -> None:
-        call = self._waiting.take(id)
-        assert call is not None
+    def _dropped(self, id: int, call: _Away) -> None:
         self._process.relay.to_peer(call.shard, m.encode(m.Cancel(), id, call.shard))

@@ -193,7 +193,7 @@ class ShardProcess:
         return {
             "shard": self.shard, "pid": os.getpid(), "keeper_pid": host.keeper_pid, "epoch": host.epoch,
             "worker": lease.holder if lease else "", "durable_lsn": host.durable_lsn, "applied_lsn": host.applied_lsn,
-            "clients": len(self.clients.open), "calls_waiting": len(self.calls), "refusal": host.refusal,
+            "clients": len(self.clients.open), "calls_waiting": len(self.calls.waiting), "refusal": host.refusal,
             "flush": host.flush_facts(), "torn": host.torn is not None, "beginning": len(self._door) if self._door else 0,
             "refused": self._door.refusals.count if self._door else 0,
         }

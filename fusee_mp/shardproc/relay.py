@@ -49,7 +49,7 @@ class Relay:
         self._lost(shard)
 
     def _lost(self, shard: int) -> None:
-        self._process.calls.forget(shard)
+        self._process.calls.waiting.forget(shard)
         self._process.clients.forwarded.unreachable(shard)
         self._process.permits.peer_lost(shard)
 
@@ -101,7 +101,7 @@ class Relay:
             elif frame.kind == Kind.CALL:
                 self._process.calls.take(frame, lambda answer: self._answer(shard, answer), shard)
             elif frame.kind == Kind.CANCEL:
-                self._process.calls.cancel(shard, frame.request)
+                self._process.calls.waiting.cancel(shard, frame.request)
             elif frame.kind == Kind.PERMIT_SAY:
                 say = m.decode(frame)
                 assert isinstance(say, m.PermitSay)

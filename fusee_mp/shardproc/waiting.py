@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from fusee_mp.errors import ProtocolError
@@ -56,10 +56,11 @@ class _Share:
 
 
 class Waiting(Generic[T]):
-    """The calls, by numbers given here. `of_all` bounds them, `of_one` those of one who asks."""
+    """The calls, by numbers given here. `of_all` bounds them, `of_one` those of one who asks. `on_dropped` is told of those that are taken
+    out because nobody waits for them any more."""
 
-    def __init__(self, of_all: Bounds, of_one: Bounds) -> None:
-        self._bound_of_all, self._bound_of_one = of_all, of_one
+    def __init__(self, of_all: Bounds, of_one: Bounds, on_dropped: Callable[[int, T], None]) -> None:
+        self._bound_of_all, self._bound_of_one, self._on_dropped = of_all, of_one, on_dropped
         self._ids = itertools.count(1)
         self._calls: dict[int, T] = {}
         self._all = _Share()
@@ -108,10 +109,19 @@ class Waiting(Generic[T]):
                 del self._of[call.owner]
         return call
 
-    def id_of(self, owner: object, request: int) -> int | None:
+    def cancel(self, owner: object, request: int) -> None:
+        """Who asked no longer waits for this one."""
         own = self._of.get(owner)
-        return own.ids.get(request) if own is not None else None
+        if own is not None and request in own.ids:
+            self._drop(own.ids[request])
 
-    def ids_of(self, owner: object) -> list[int]:
+    def forget(self, owner: object) -> None:
+        """Who asked is gone."""
         own = self._of.get(owner)
-        return list(own.ids.values()) if own is not None else []
+        for id in list(own.ids.values()) if own is not None else ():
+            self._drop(id)
+
+    def _drop(self, id: int) -> None:
+        call = self.take(id)
+        assert call is not None
+        self._on_dropped(id, call)

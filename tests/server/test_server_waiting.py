@@ -19,11 +19,12 @@ class Call(NamedTuple):
 
 
 OF_ALL, OF_ONE = Bounds(5, 60, 3), Bounds(3, 40, 2)
-CALLS = st.builds(Call, st.sampled_from("abc"), st.integers(1, 4), st.sampled_from(("start", "count")), st.integers(0, 30))
+OWNERS, REQUESTS = st.sampled_from("abc"), st.integers(1, 4)
+CALLS = st.builds(Call, OWNERS, REQUESTS, st.sampled_from(("start", "count")), st.integers(0, 30))
 
 
 def test_a_request_whose_number_still_waits_is_no_second_one() -> None:
-    waiting: Waiting[Call] = Waiting(OF_ALL, OF_ONE)
+    waiting: Waiting[Call] = Waiting(OF_ALL, OF_ONE, lambda id, call: None)
     id = waiting.add(Call("a", 1))
     with pytest.raises(ProtocolError, match="request 1 still waits for its answer: give each request a number of its own"):
         waiting.add(Call("a", 1, "count"))
@@ -32,20 +33,25 @@ def test_a_request_whose_number_still_waits_is_no_second_one() -> None:
     assert waiting.add(Call("a", 1)) != id
 
 
-@given(st.lists(st.one_of(CALLS, st.integers(1, 12), st.sampled_from("abc")), max_size=60))
-def test_what_is_counted_is_what_waits(moves: list[Call | int | str]) -> None:
-    waiting, kept = Waiting[Call](OF_ALL, OF_ONE), dict[int, Call]()
+@given(st.lists(st.one_of(CALLS, st.integers(1, 12), OWNERS, st.tuples(OWNERS, REQUESTS)), max_size=60))
+def test_what_is_counted_is_what_waits(moves: list[Call | int | str | tuple[str, int]]) -> None:
+    dropped: list[tuple[int, Call]] = []
+    waiting, kept = Waiting[Call](OF_ALL, OF_ONE, lambda id, call: dropped.append((id, call))), dict[int, Call]()
     for move in moves:
         if isinstance(move, Call):
             _offer(waiting, kept, move)
         elif isinstance(move, int):
             assert waiting.take(move) == kept.pop(move, None)
+        elif isinstance(move, tuple):
+            waiting.cancel(*move)
+            assert all(kept.pop(id)[:2] == move for id, _ in dropped) and all(call[:2] != move for call in kept.values())
         else:
-            for id in waiting.ids_of(move):
-                assert waiting.take(id) == kept.pop(id)
+            waiting.forget(move)
+            assert all(kept.pop(id) == call for id, call in dropped)
             assert not any(call.owner == move for call in kept.values())
+        dropped.clear()
         assert dict(waiting.items()) == kept and len(waiting) == len(kept)
-        assert all(waiting.id_of(call.owner, call.request) == id and waiting.get(id) == call for id, call in kept.items())
+        assert all(waiting.get(id) == call for id, call in kept.items())
 
 
 def _offer(waiting: Waiting[Call], kept: dict[int, Call], call: Call) -> None:
