@@ -1,4 +1,4 @@
-"""What a flood of strangers costs others: latency of calls and of new connections beside it, descriptors and memory after it.
+"""What a flood of strangers costs others: latency of calls and of new connections beside it, sockets and memory after it.
 
 The flood comes from a process of its own, over loopback, with connections of every kind that leads nowhere, as fast as it can. The others
 are a client that calls, one call after another, and one that connects anew, from another address. Options: --plain for a server without TLS
@@ -133,12 +133,12 @@ def figures(times: list[float]) -> str:
 
 
 def state(tree: Tree) -> dict[str, tuple[int, float]]:
-    """Descriptors, but for the log's own files, and MiB of the router and the shard processes."""
+    """Internet sockets and MiB of the router and the shard processes."""
     found = {}
     for number, process in enumerate(tree.members()):
         if number == 0 or "fusee_mp.shardproc" in process.cmdline():
             name = "router" if number == 0 else f"shard {process.cmdline()[-1].partition(chr(34) + 'shard' + chr(34) + ': ')[2][0]}"
-            found[name] = process.num_fds() - len(process.open_files()), process.memory_info().rss / (1 << 20)
+            found[name] = len(process.net_connections("inet")), process.memory_info().rss / (1 << 20)
     return found
 
 
@@ -165,8 +165,8 @@ async def measure(tree: Tree, secured: Secured | None, seconds: float) -> bool:
         print(f"flood: {strangers} connections, {strangers / seconds:.0f} a second")
         await asyncio.sleep(SETTLED_S)
         after = state(tree)
-    for name, (descriptors, mib) in after.items():
-        print(f"{name:8} descriptors {before[name][0]} -> {descriptors}   memory {before[name][1]:.1f} -> {mib:.1f} MiB")
+    for name, (sockets, mib) in after.items():
+        print(f"{name:8} sockets {before[name][0]} -> {sockets}   memory {before[name][1]:.1f} -> {mib:.1f} MiB")
     return all(after[name][0] <= before[name][0] for name in before)
 
 
