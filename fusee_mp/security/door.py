@@ -26,6 +26,7 @@ from typing import Final, cast
 
 from fusee_mp import bounds
 from fusee_mp.errors import Denied, FuseeError
+from fusee_mp.heap import Tidy
 from fusee_mp.security.crowd import Crowd, host_of
 from fusee_mp.security.farewell import LINGER_MS, Farewells
 from fusee_mp.security.keys import Keys
@@ -73,6 +74,7 @@ class Door:
     ) -> None:
         self.loop, self.farewells, self.keys, self.by_rings = loop, farewells, keys or Keys(), by_rings
         self.refusals = Refusals(loop, log)
+        self._tidy = Tidy(loop)
         self._crowd: Crowd[Entrant] = Crowd()
         self._handshakes: Turns[Entrant] = Turns(loop, bounds.DOOR_HANDSHAKES_PER_SECOND, Entrant.start_tls)
 
@@ -95,6 +97,7 @@ class Door:
     def left(self, entrant: Entrant) -> None:
         self._crowd.remove(entrant)
         self._handshakes.remove(entrant)
+        self._tidy.gone()
 
     def shake_hands(self, entrant: Entrant, host: str) -> None:
         """Let it start TLS, when it is its turn."""
@@ -112,6 +115,7 @@ class Door:
             entrant.refuse(reason)
         self._handshakes.close()
         self.refusals.close()
+        self._tidy.close()
 
 
 class Entrant(asyncio.Protocol):

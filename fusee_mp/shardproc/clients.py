@@ -1,7 +1,6 @@
 """`Clients`: the connections of clients to this shard process, and where their calls go."""
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -9,7 +8,7 @@ import msgspec
 from fusee_mp.bounds import GREETING_FRAME_BYTES_MAX, UNFINISHED_BYTES_MAX, UNREAD_BYTES_MAX
 from fusee_mp.core.calls import LimitCall
 from fusee_mp.errors import Denied, Rejected
-from fusee_mp.heap import give_back
+from fusee_mp.heap import Tidy
 from fusee_mp.security.door import Entry
 from fusee_mp.security.token import Scope, Token
 from fusee_mp.shardproc.forwarded import Forwarded
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
 
 # What a token of scope read may call, and looking at a limit. A query runs code of the workflow, but can record nothing.
 READ_SCOPE: Final = CLIENT_READS | {"result", "started", "query", "schedule_look", "schedules", "limits"}
-# One with TLS leaves 20 KiB of freed memory to the C library, which finds no use for most of it: 10,000 that came and went left 180 MiB.
-# So when so many have gone the system gets it back, at most once in this time.
-GONE_MANY: Final = 100
-GIVE_BACK_S: Final = 5.0
 
 
 class Clients:
@@ -42,8 +37,7 @@ class Clients:
         self.unfinished = Unfinished(UNFINISHED_BYTES_MAX)
         self.unread = Unread(UNREAD_BYTES_MAX)
         self.entry = Entry(self._begin, self._full, Scope.READ, Kind.CLIENT_HELLO, GREETING_FRAME_BYTES_MAX)
-        self._gone = 0
-        self._giving_back: asyncio.TimerHandle | None = None
+        self._tidy = Tidy(process.loop)
 
     def _begin(self, token: Token) -> ClientConnection:
         connection = ClientConnection(self, token)
@@ -72,13 +66,7 @@ class Clients:
         self.open.discard(connection)
         self._process.calls.waiting.forget(connection)
         self.forwarded.waiting.forget(connection)
-        self._gone += 1
-        if self._giving_back is None and self._gone >= GONE_MANY:
-            self._giving_back = self._process.loop.call_later(GIVE_BACK_S, self._give_back)
-
-    def _give_back(self) -> None:
-        self._gone, self._giving_back = 0, None
-        give_back()
+        self._tidy.gone()
 
 
 class ClientConnection(BoundedStream):

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from fusee_mp import heap
+from fusee_mp.heap import GONE_MANY
 from fusee_mp.security.token import UNASKED
-from fusee_mp.shardproc import clients
 from fusee_mp.shardproc.calls import ClientCalls
-from fusee_mp.shardproc.clients import GONE_MANY, Clients
+from fusee_mp.shardproc.clients import Clients
 
 
 def test_when_many_have_gone_the_system_gets_their_memory_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,6 +31,6 @@ def test_when_many_have_gone_the_system_gets_their_memory_back_once(monkeypatch:
         await asyncio.sleep(0.01)
         assert given_back == [0]
 
-    monkeypatch.setattr(clients, "GIVE_BACK_S", 0.0)
-    monkeypatch.setattr(clients, "give_back", lambda: given_back.append(0))
+    monkeypatch.setattr(heap, "GIVE_BACK_S", 0.0)
+    monkeypatch.setattr(heap, "give_back", lambda: given_back.append(0))
     asyncio.run(body())
