@@ -33,9 +33,8 @@ READS_OF_ONE_MAX = 800
 FORWARDED_OF_ONE_MAX = 6_000
 FORWARDED_OF_ONE_BYTES_MAX = 40 * MIB
 FORWARDED_READS_OF_ONE_MAX = 600
-# Frames of clients of which a process has a part, all together: beyond it the one gives way that began first. Some of the largest, since
-# honest ones are whole within moments.
-UNFINISHED_BYTES_MAX = 128 * MIB
+# Frames of clients of which a process has a part, all together: beyond it the one gives way that had nothing new for longest.
+UNFINISHED_BYTES_MAX = 256 * MIB
 # Answers that wait in a process for clients who do not read, all together: beyond it the one with most is ended.
 UNREAD_BYTES_MAX = 256 * MIB
 # Of one connection's questions so many are with the keeper, or have an answer in memory that the connection does not take.

@@ -44,6 +44,7 @@ def _depend_on(owner_pid: int) -> None:
     # Stopping is the owner's decision: a signal to the whole process group, such as Ctrl-C, must not end a fold that it waits for.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != owner_pid:

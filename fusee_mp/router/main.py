@@ -38,24 +38,28 @@ def run(options: ServeOptions, on_ready: Callable[[list[str]], None] = print_rea
     What goes wrong is told on stderr. Takes the signals of the process while it runs.
     """
     _have_descriptors(options.connections)
+    reads_again = options.key_files().has_any  # else a hang-up ends the server, as it ends other programs
+    if reads_again:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # before there is somebody to take it, and after
     uvloop = _uvloop()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop if uvloop else None) as runner:
         try:
-            return runner.run(_run(options, on_ready))
+            return runner.run(_run(options, on_ready, reads_again))
         except FuseeError as error:
             print(f"fusee-mp: {error}", file=sys.stderr, flush=True)
             return EXIT_FAILED
 
 
-async def _run(options: ServeOptions, on_ready: Callable[[list[str]], None]) -> int:
+async def _run(options: ServeOptions, on_ready: Callable[[list[str]], None], reads_again: bool) -> int:
     loop = asyncio.get_running_loop()
     router = Router(options)
     with contextlib.ExitStack() as undo:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _stop, router, number)
             undo.callback(loop.remove_signal_handler, number)
-        if options.key_files().has_any:  # else a hang-up ends the server, as it ends other programs
+        if reads_again:
             loop.add_signal_handler(signal.SIGHUP, router.reload)
+            undo.callback(signal.signal, signal.SIGHUP, signal.SIG_IGN)
             undo.callback(loop.remove_signal_handler, signal.SIGHUP)
         await router.serve(on_ready)
     return EXIT_FAILED if router.was_hurried else EXIT_DONE

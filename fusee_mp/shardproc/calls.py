@@ -31,7 +31,7 @@ from fusee_mp.bounds import (
 )
 from fusee_mp.core.calls import LimitCall, Outcome, ResultCall, StartedCall, decode_call
 from fusee_mp.errors import Busy, FuseeError, PayloadError, Rejected, StorageFull, Unavailable
-from fusee_mp.shardproc.waiting import CLIENT_READS, Bounds, Waiting
+from fusee_mp.shardproc.waiting import CLIENT_READS, GAVE_WAY, WAITS, Bounds, Waiting
 from fusee_mp.store.reads import READS
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, encode_frame
@@ -47,8 +47,6 @@ OF_ONE: Final = Bounds(CALLS_OF_ONE_MAX, CALLS_OF_ONE_BYTES_MAX, READS_OF_ONE_MA
 # Holders that a call is given to, when each loses the shard soon after, and not in order: the call may be why.
 TRIES_MAX: Final = 5
 SOON_S: Final = 30.0
-# Calls that wait for what the store may have already.
-_WAITS: Final = frozenset(("result", "started"))
 _LIMITS: Final = frozenset(("limit", "limits"))
 _STARTS: Final = frozenset(("start", "start_with_update"))
 # Payloads and attributes in one call, where it is not one. Beside them: IDs, names, what sealing adds.
@@ -61,17 +59,23 @@ Answer = Callable[[bytes], None]
 class Pending:
     """A call that is not answered: by the worker, or, with `reading`, by the keeper."""
 
-    __slots__ = ("answer", "request", "shard", "owner", "call", "reading", "tries", "given_at")
+    __slots__ = ("answer", "request", "shard", "owner", "call", "reading", "tries", "given_at", "number")
 
     def __init__(self, answer: Answer, frame: Frame, owner: object, call: m.Call) -> None:
         self.answer = answer
         self.request = frame.request
+        self.number = frame.epoch
         self.shard = frame.shard
         self.owner = owner
         self.call = call
         self.reading: asyncio.Task[None] | None = None
         self.tries = 0  # holders that may have lost the shard because of it
         self.given_at = 0.0
+
+    @property
+    def asker(self) -> object:
+        """Whose turns its questions take: of a client here, or of one of another process, which numbers its own."""
+        return self.owner if isinstance(self.owner, Stream) else (self.owner, self.number)
 
     @property
     def method(self) -> str:
@@ -114,7 +118,7 @@ class ClientCalls:
             pending.reading = self._process.spawn(self._answer_here(id, pending, self._limit))
         elif self._process.lease is not None:
             self._forward(id, pending, call.repeat)
-        elif call.method in _WAITS:
+        elif call.method in WAITS:
             self._look([id])
 
     def _refusal(self, pending: Pending) -> FuseeError | None:
@@ -125,12 +129,12 @@ class ClientCalls:
             return PayloadError(
                 f'the call "{call.method}" has {size:,} bytes, over {most:,}, which is more than this server takes as payloads'
                 f" ({self._process.options.payload_bytes_max:,} bytes each). Keep large values elsewhere and send their address", size=size)
-        if full := self.waiting.lacks_room(pending):
-            return Busy(f"shard {shard} has {full} waiting. Nothing of this one was recorded: try later")
         if full := self.waiting.lacks_own_room(pending):
             return Busy(
                 f"shard {shard} has {full} waiting for this one connection, which is all that one connection may have. Nothing of this one"
                 " was recorded: wait for answers before you send more")
+        if full := self.waiting.make_room(pending, lambda gone: gone.fail(Busy(GAVE_WAY))):
+            return Busy(f"shard {shard} has {full} waiting. Nothing of this one was recorded: try later")
         return None
 
     def _bytes_max(self, method: str) -> int:
@@ -156,7 +160,7 @@ class ClientCalls:
         for id, pending in self.waiting.items():
             if pending.reading is not None:
                 continue
-            if pending.tries >= TRIES_MAX and pending.call.method not in _WAITS:
+            if pending.tries >= TRIES_MAX and pending.call.method not in WAITS:
                 self.waiting.take(id)
                 pending.fail(Unavailable(
                     f'the call "{pending.call.method}" was given to {pending.tries} holders of shard {self._process.shard}, and each lost'
@@ -171,7 +175,7 @@ class ClientCalls:
         for _, pending in self.waiting.items():
             if pending.tries and (in_order or pending.given_at < soon):
                 pending.tries -= 1
-        self._look([id for id, pending in self.waiting.items() if pending.call.method in _WAITS])
+        self._look([id for id, pending in self.waiting.items() if pending.call.method in WAITS])
 
     def answered(self, frame: Frame) -> None:
         """The worker answers."""
@@ -180,9 +184,10 @@ class ClientCalls:
             pending.answer(encode_frame(frame.kind, frame.body, pending.request, pending.shard))
 
     def _dropped(self, id: int, pending: Pending) -> None:
-        lease = self._process.lease
-        if pending.reading is not None:
-            pending.reading.cancel()
+        lease, reading = self._process.lease, pending.reading
+        if reading is not None:
+            pending.reading = None  # the cancelled task refers to what it had in hand, and must not be referred to by that
+            reading.cancel()
         elif lease is not None:
             lease.connection.send(m.Cancel(), id, self._process.shard, lease.epoch)
 
@@ -194,26 +199,32 @@ class ClientCalls:
         except FuseeError as e:
             pending.fail(e)
         finally:
+            pending.reading = None  # as above
             self.waiting.take(id)
 
     @asynccontextmanager
-    async def _turn(self, asker: object) -> AsyncIterator[None]:
+    async def _turn(self, pending: Pending) -> AsyncIterator[None]:
         """One of the few turns of who asks, once it has taken its answers."""
-        async with self._turns.setdefault(asker, asyncio.Semaphore(READS_AT_ONCE)):
-            if isinstance(asker, Stream):
-                await asker.room()
+        async with self._turns.setdefault(pending.asker, asyncio.Semaphore(READS_AT_ONCE)):
+            if isinstance(pending.owner, Stream):
+                await pending.owner.room()
             yield
 
     async def _read(self, pending: Pending) -> None:
         host, asker, method = self._process.host, pending.owner, pending.call.method
-        async with self._turn(asker):
-            value = await host.read_bytes(method, pending.call.args, host.durable_lsn, READ_TIMEOUT_S, id(asker))
+        async with self._turn(pending):
+            value = await host.read_bytes(method, pending.call.args, host.durable_lsn, READ_TIMEOUT_S, hash(pending.asker))
             if len(value) > ANSWER_BYTES_MAX:
                 raise Rejected(f'the answer to "{method}" has {len(value)} bytes, over {ANSWER_BYTES_MAX}: ask for less at once')
-            for frame in m.encode_answer(m.Reply, value, pending.request, pending.shard):
-                if isinstance(asker, Stream):
+            frames = m.encode_answer(m.Reply, value, pending.request, pending.shard)
+            if not isinstance(asker, Stream):
+                for frame in frames:
+                    pending.answer(frame)
+                return
+            with self._process.clients.unread.holding(asker, len(value)):
+                for frame in frames:
                     await asker.room()
-                pending.answer(frame)
+                    pending.answer(frame)
 
     async def _limit(self, pending: Pending) -> None:
         """Limits are this process's own. Who looks at them takes turns; definitions are saved together, so they do not."""
@@ -221,7 +232,7 @@ class ClientCalls:
         if isinstance(call, LimitCall) and call.spec is not None:
             pending.reply(msgspec.msgpack.encode(await permits.call(call)))
             return
-        async with self._turn(pending.owner):
+        async with self._turn(pending):
             await asyncio.sleep(0)  # let others in: nothing else here waits for anything
             found = permits.page(call) if isinstance(call, str) else await permits.call(call)
             pending.reply(msgspec.msgpack.encode(found))

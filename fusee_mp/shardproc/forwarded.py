@@ -10,15 +10,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fusee_mp.bounds import (
-    CALLS_WAITING_BYTES_MAX,
-    CALLS_WAITING_MAX,
+    CALLS_OF_ONE_BYTES_MAX,
+    CALLS_OF_ONE_MAX,
     FORWARDED_OF_ONE_BYTES_MAX,
     FORWARDED_OF_ONE_MAX,
     FORWARDED_READS_OF_ONE_MAX,
-    READS_WAITING_MAX,
+    READS_OF_ONE_MAX,
 )
 from fusee_mp.errors import Busy, FuseeError, Rejected, Unavailable
-from fusee_mp.shardproc.waiting import Bounds, Waiting
+from fusee_mp.shardproc.waiting import GAVE_WAY, Bounds, Waiting
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame, encode_frame
 from fusee_mp.wire.kinds import Kind
@@ -26,7 +26,8 @@ from fusee_mp.wire.kinds import Kind
 if TYPE_CHECKING:
     from fusee_mp.shardproc.process import ShardProcess
 
-OF_ALL: Final = Bounds(CALLS_WAITING_MAX, CALLS_WAITING_BYTES_MAX, READS_WAITING_MAX)
+# The other process takes no more than these of this one, as of any who asks there.
+OF_ALL: Final = Bounds(CALLS_OF_ONE_MAX, CALLS_OF_ONE_BYTES_MAX, READS_OF_ONE_MAX)
 OF_ONE: Final = Bounds(FORWARDED_OF_ONE_MAX, FORWARDED_OF_ONE_BYTES_MAX, FORWARDED_READS_OF_ONE_MAX)
 
 
@@ -37,6 +38,10 @@ class _Away(NamedTuple):
     shard: int
     method: str
     size: int
+
+
+def _gave_way(call: _Away) -> None:
+    call.answer(m.encode(m.error_message(Busy(GAVE_WAY)), call.request, call.shard))
 
 
 class Forwarded:
@@ -57,17 +62,18 @@ class Forwarded:
     def _refusal(self, call: _Away) -> FuseeError | None:
         if call.shard >= self._process.shards:
             return Rejected(f"there is no shard {call.shard}: this server has shards 0 to {self._process.shards - 1}")
-        if full := self.waiting.lacks_room(call):
-            return Busy(f"{full} wait here for other shards. Nothing of this one was recorded: try later")
         if full := self.waiting.lacks_own_room(call):
             return Busy(
                 f"{full} of this one connection wait here for other shards, which is all that one connection may have. Nothing of this one"
                 " was recorded: wait for answers before you send more")
+        if full := self.waiting.make_room(call, _gave_way):
+            return Busy(f"{full} wait here for other shards. Nothing of this one was recorded: try later")
         return None
 
     def _pass(self, call: _Away, frame: Frame) -> FuseeError | None:
         id = self.waiting.add(call)
-        if self._process.relay.to_peer(call.shard, encode_frame(frame.kind, frame.body, id, call.shard)):
+        passed_on = encode_frame(frame.kind, frame.body, id, call.shard, self.waiting.number_of(call.owner))
+        if self._process.relay.to_peer(call.shard, passed_on):
             return None
         self.waiting.take(id)
         return Unavailable(f"shard {call.shard} cannot be reached from shard {self._process.shard} now: try again")

@@ -28,6 +28,7 @@ def main(arguments: list[str]) -> int:
     # The router decides when this process ends: a Ctrl-C at the terminal reaches the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     logs.configure(f"shard-{options.shard:03d}")
     gc.freeze()
     try:

@@ -9,6 +9,9 @@ from fusee_mp.errors import ProtocolError
 
 # What travels as a call but is answered by the keeper, with everything durable applied.
 CLIENT_READS: Final = frozenset(("status", "describe", "list", "count", "tally"))
+# Calls that wait for what comes by itself, also when nobody asks.
+WAITS: Final = frozenset(("result", "started"))
+GAVE_WAY: Final = "too much waits here, most of it for this connection: this question was given up. Wait for answers before you ask more"
 
 
 class Asked(Protocol):
@@ -36,9 +39,10 @@ class Bounds(NamedTuple):
 class _Share:
     """What waits: of all, or of one who asks."""
 
-    __slots__ = ("calls", "bytes", "reads", "ids")
+    __slots__ = ("calls", "bytes", "reads", "ids", "number")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
         self.calls = self.bytes = self.reads = 0
         self.ids: dict[int, int] = {}  # of one who asks: by the number of the request
 
@@ -55,13 +59,16 @@ class _Share:
         return ""
 
 
+_NOTHING: Final = _Share()
+
+
 class Waiting(Generic[T]):
     """The calls, by numbers given here. `of_all` bounds them, `of_one` those of one who asks. `on_dropped` is told of those that are taken
     out because nobody waits for them any more."""
 
     def __init__(self, of_all: Bounds, of_one: Bounds, on_dropped: Callable[[int, T], None]) -> None:
         self._bound_of_all, self._bound_of_one, self._on_dropped = of_all, of_one, on_dropped
-        self._ids = itertools.count(1)
+        self._ids, self._owners = itertools.count(1), itertools.count(1)
         self._calls: dict[int, T] = {}
         self._all = _Share()
         self._of: dict[object, _Share] = {}
@@ -69,9 +76,28 @@ class Waiting(Generic[T]):
     def __len__(self) -> int:
         return len(self._calls)
 
-    def lacks_room(self, call: T) -> str:
-        """What is there already and leaves no room for this one; nothing while there is room."""
-        return self._all.lacks_room(call, self._bound_of_all)
+    def make_room(self, call: T, gave_way: Callable[[T], None]) -> str:
+        """See to room for this one: who has most lets its newest questions go, of which `gave_way` is told. What leaves no room, if any
+        thing does: calls that change something stay, and nobody gives way to who has as much."""
+        while full := self._all.lacks_room(call, self._bound_of_all):
+            id = self._who_gives_way(call)
+            if id is None:
+                return full
+            gave_way(self._drop(id))
+        return ""
+
+    def _who_gives_way(self, call: T) -> int | None:
+        is_read = call.method in CLIENT_READS and self._all.reads >= self._bound_of_all.reads
+        owner, most = max(self._of.items(), key=lambda item: item[1].reads if is_read else item[1].calls)
+        own = self._of.get(call.owner, _NOTHING)
+        if owner == call.owner or most.calls <= own.calls + 1:
+            return None
+        may_go = CLIENT_READS if is_read else CLIENT_READS | WAITS
+        return next((id for id in reversed(most.ids.values()) if self._calls[id].method in may_go), None)
+
+    def number_of(self, owner: object) -> int:
+        """A number that nobody else has who asks."""
+        return self._of[owner].number
 
     def lacks_own_room(self, call: T) -> str:
         """The same of what its own asker has there."""
@@ -80,7 +106,7 @@ class Waiting(Generic[T]):
 
     def add(self, call: T) -> int:
         """Keep it; its number here. Raises ProtocolError for a request whose number still waits."""
-        own = self._of.get(call.owner) or _Share()
+        own = self._of.get(call.owner) or _Share(next(self._owners))
         if call.request in own.ids:
             raise ProtocolError(f"request {call.request} still waits for its answer: give each request a number of its own")
         id = own.ids[call.request] = next(self._ids)
@@ -121,7 +147,8 @@ class Waiting(Generic[T]):
         for id in list(own.ids.values()) if own is not None else ():
             self._drop(id)
 
-    def _drop(self, id: int) -> None:
+    def _drop(self, id: int) -> T:
         call = self.take(id)
         assert call is not None
         self._on_dropped(id, call)
+        return call

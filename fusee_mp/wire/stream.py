@@ -26,6 +26,8 @@ STALLED_S: Final = 30.0
 class Stream(asyncio.Protocol):
     """Subclasses say what to do with frames (`received`) and at the end (`lost`)."""
 
+    unsent_bytes_max = UNSENT_BYTES_MAX
+
     def __init__(self) -> None:
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
@@ -59,8 +61,8 @@ class Stream(asyncio.Protocol):
         if transport is None or not self.is_open or transport.is_closing():
             return
         transport.write(frame)
-        if transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
-            self.abort(f"the peer does not read: over {UNSENT_BYTES_MAX} bytes wait for it")
+        if transport.get_write_buffer_size() > self.unsent_bytes_max:
+            self.abort(f"the peer does not read: over {self.unsent_bytes_max} bytes wait for it")
 
     @property
     def unsent_bytes(self) -> int:

@@ -1,10 +1,13 @@
 # Memory that peers hold by not reading what is sent to them.
 #
 # Each has a bound of its own (see stream.py); all together they are bounded too: beyond it the one that has most waiting is ended, until
-# the rest fits. Who reads never has more waiting than its transport asks a writer to pause for, and is not looked at.
+# the rest fits. Who reads never has more waiting than its transport asks a writer to pause for, and is not looked at. What waits is with
+# the transport, or held by who writes it part by part.
 """`Unread`: bounds what waits for peers that are behind."""
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from fusee_mp.wire.stream import Stream
@@ -19,6 +22,7 @@ class Unread:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._behind: set[Stream] = set()
+        self._held: dict[Stream, int] = {}
         self._unlooked = 0
 
     def behind(self, stream: Stream, is_behind: bool) -> None:
@@ -35,11 +39,23 @@ class Unread:
             self._unlooked = 0
             self._look()
 
+    @contextmanager
+    def holding(self, stream: Stream, size: int) -> Iterator[None]:
+        """So much is held for one, and written part by part."""
+        self._held[stream] = self._held.get(stream, 0) + size
+        self._look()
+        try:
+            yield
+        finally:
+            self._held[stream] -= size
+            if not self._held[stream]:
+                del self._held[stream]
+
     def _look(self) -> None:
-        waiting = sorted((stream.unsent_bytes, id(stream), stream) for stream in self._behind)
+        streams = self._behind | self._held.keys()
+        waiting = sorted((stream.unsent_bytes + self._held.get(stream, 0), id(stream), stream) for stream in streams if stream.is_open)
         total = sum(size for size, _, _ in waiting)
         while total > self._bytes_max:
             size, _, stream = waiting.pop()
             total -= size
-            self._behind.discard(stream)
             stream.abort(f"the peer does not read: {size} bytes wait for it, and {total + size} for all who do not")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from fusee_mp import (
@@ -373,6 +374,25 @@ async def test_a_worker_whose_secret_was_renewed_comes_back_by_itself_with_the_n
             await until(lambda: tree.log.count("joined") == 2 and worker.held == [0])
             await client.handle("a").signal(GO, 5)
             assert await client.handle("a").result() == 5
+
+
+def test_no_hang_up_ends_a_server_that_reads_again_nor_its_processes(tmp_path: Path) -> None:
+    safe = Safe(tmp_path)
+    with safe.serving(shards=1) as tree:
+        assert tree.router is not None
+        for process in psutil.Process(tree.router.pid).children(recursive=True):
+            process.send_signal(signal.SIGHUP)
+        tree.router.send_signal(signal.SIGTERM)
+        until_true(lambda: hung_up(tree.router) is not None)
+        assert tree.router.returncode == 0 and tree.log.count("shard 0 is ready") == 1
+
+
+def hung_up(process: Any) -> int | None:
+    """Its exit code, when it has ended; else it is sent one more."""
+    code: int | None = process.poll()
+    if code is None:
+        process.send_signal(signal.SIGHUP)
+    return code
 
 
 @asynchronous

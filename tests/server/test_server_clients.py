@@ -229,7 +229,11 @@ def test_what_a_client_may_leave_waiting_is_bounded_and_beyond_it_it_hears_busy(
         raw.send(call, 1, 1)  # and again for this one
         raw.send(m.Call("count", b"\x90"), bounds.CALLS_OF_ONE_MAX + 3, 1)
         assert raw.expect(m.Error)[1].code == "busy"
-        assert busy(other, call, bounds.CALLS_WAITING_MAX - bounds.CALLS_OF_ONE_MAX).endswith("try later")
+        half = bounds.CALLS_WAITING_MAX // 2
+        assert busy(other, call, half).endswith("try later")  # who has most has given way until both had as much
+        gone = [raw.expect(m.Error) for _ in range(bounds.CALLS_OF_ONE_MAX - half)]
+        assert [frame.request for frame, _ in gone] == [1, *range(bounds.CALLS_OF_ONE_MAX, half + 1, -1)]
+        assert all(error.code == "busy" and "most of it for this connection" in error.message for _, error in gone)
     with RawClient(tree.address, 1) as after:  # what it left behind has gone with it
         assert after.ask(m.Call("count", b"\x90"), m.Reply, shard=1)
 

@@ -20,7 +20,7 @@ class Call(NamedTuple):
 
 OF_ALL, OF_ONE = Bounds(5, 60, 3), Bounds(3, 40, 2)
 OWNERS, REQUESTS = st.sampled_from("abc"), st.integers(1, 4)
-CALLS = st.builds(Call, OWNERS, REQUESTS, st.sampled_from(("start", "count")), st.integers(0, 30))
+CALLS = st.builds(Call, OWNERS, REQUESTS, st.sampled_from(("start", "count", "result")), st.integers(0, 30))
 
 
 def test_a_request_whose_number_still_waits_is_no_second_one() -> None:
@@ -39,7 +39,7 @@ def test_what_is_counted_is_what_waits(moves: list[Call | int | str | tuple[str,
     waiting, kept = Waiting[Call](OF_ALL, OF_ONE, lambda id, call: dropped.append((id, call))), dict[int, Call]()
     for move in moves:
         if isinstance(move, Call):
-            _offer(waiting, kept, move)
+            _offer(waiting, kept, dropped, move)
         elif isinstance(move, int):
             assert waiting.take(move) == kept.pop(move, None)
         elif isinstance(move, tuple):
@@ -54,13 +54,20 @@ def test_what_is_counted_is_what_waits(moves: list[Call | int | str | tuple[str,
         assert all(waiting.get(id) == call for id, call in kept.items())
 
 
-def _offer(waiting: Waiting[Call], kept: dict[int, Call], call: Call) -> None:
+def _offer(waiting: Waiting[Call], kept: dict[int, Call], dropped: list[tuple[int, Call]], call: Call) -> None:
     own = [each for each in kept.values() if each.owner == call.owner]
-    assert bool(waiting.lacks_room(call)) is _is_full(list(kept.values()), call, OF_ALL)
     assert bool(waiting.lacks_own_room(call)) is _is_full(own, call, OF_ONE)
-    if waiting.lacks_room(call) or waiting.lacks_own_room(call) or any(each.request == call.request for each in own):
+    if waiting.lacks_own_room(call) or any(each.request == call.request for each in own):
         return
-    kept[waiting.add(call)] = call
+    gone: list[Call] = []
+    full = waiting.make_room(call, gone.append)
+    for (id, out), told in zip(dropped, gone, strict=True):
+        of_it = sum(each.owner == out.owner for each in kept.values())
+        assert kept.pop(id) == out == told and out.method != "start" and out.owner != call.owner and of_it > len(own)
+    assert bool(full) is _is_full(list(kept.values()), call, OF_ALL)
+    if not full:
+        kept[waiting.add(call)] = call
+        assert waiting.number_of(call.owner) not in {waiting.number_of(each.owner) for each in kept.values() if each.owner != call.owner}
 
 
 def _is_full(calls: list[Call], call: Call, most: Bounds) -> bool:
