@@ -108,8 +108,8 @@ def address_alone(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_address(
         address: str, token_file: str | None, ca: str | None, cert: str | None, key: str | None, **others: Any
     ) -> Any:
-        given = {"token-file": token_file, "ca": ca, "cert": cert, "key": key}
-        return command(address=_whole_address(address, {name: path for name, path in given.items() if path}), **others)
+        files = {"token-file": token_file, "ca": ca, "cert": cert, "key": key}
+        return command(address=_whole_address(address, {name: path for name, path in files.items() if path}), **others)
 
     for option in reversed(_ADDRESS_OPTIONS):
         with_address = option(with_address)
@@ -134,14 +134,20 @@ def place(address: str) -> str:
 
 
 def _whole_address(text: str, files: dict[str, str]) -> str:
-    """What is given as an option of its own comes before what the address says of it."""
+    """An option comes before what the address says, and that before a variable of the environment."""
     place, _, query = text.partition("?")
-    chosen = {**dict(parse_qsl(query, keep_blank_values=True)), **files}
+    options = {name: path for name, path in files.items() if _is_option(name)}
+    chosen = {**files, **dict(parse_qsl(query, keep_blank_values=True)), **options}
     whole = f"{place}?{urlencode(chosen)}" if chosen else place
     try:
         return _address(whole)
     except Rejected as error:
         raise click.UsageError(error.message) from None
+
+
+def _is_option(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(name.replace("-", "_"))
+    return source is click.core.ParameterSource.COMMANDLINE
 
 
 answer_timeout = click.option(

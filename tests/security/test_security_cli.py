@@ -47,6 +47,27 @@ def test_workers_of_a_supervisor_get_in_and_a_client_runs_on_them(cli: Cli, secu
         assert answer.code == 0, answer.err
 
 
+def test_an_option_comes_before_the_address_and_the_address_before_a_variable(
+    cli: Cli, secured: tuple[Safe, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    safe, address = secured
+    monkeypatch.setenv("FUSEE_CA", str(safe.cert))  # the CA of nothing
+    monkeypatch.setenv("FUSEE_TOKEN_FILE", str(safe.files["wall"]))
+    ca, shop, wall = f"ca={safe.authority.ca}", f"token-file={safe.files['shop']}", f"token-file={safe.files['wall']}"
+    cancel = ("cancel", "nobody")  # what a token of scope read may not
+    assert "denied" not in cli(*cancel, f"--address={address}?{ca}&{shop}", "--json").err
+    assert "denied" not in cli(*cancel, f"--address={address}?{ca}&{wall}", f"--{shop}", "--json").err
+    assert "denied" in cli(*cancel, f"--address={address}?{ca}", "--json").err
+
+
+def test_workers_of_a_supervisor_use_its_options_whatever_the_variables_say(secured: tuple[Safe, str]) -> None:
+    safe, address = secured
+    given = (f"--address={address}", f"--ca={safe.authority.ca}", f"--token-file={safe.files['workers']}")
+    variables = {"FUSEE_TOKEN_FILE": str(safe.files["wall"]), "FUSEE_CA": str(safe.cert)}
+    with running("worker", "orders", "--processes=2", *given, **variables) as worker:
+        assert f"ready at {address}: holds" in worker.line()
+
+
 def test_what_is_denied_ends_with_1_and_says_why(cli: Cli, secured: tuple[Safe, str]) -> None:
     safe, _ = secured
     ca = f"--ca={safe.authority.ca}"
