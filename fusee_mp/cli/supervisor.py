@@ -9,6 +9,7 @@
 """`supervise`: N worker processes of one module."""
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -18,9 +19,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from fusee_mp.cli.asking import ask
 from fusee_mp.cli.main import EXIT_USAGE
-from fusee_mp.sdk.client import Client
+from fusee_mp.cli.shards import ask_server_status
+from fusee_mp.security.token import check_leasing
 
 LOG: Final = logging.getLogger("fusee_mp.supervisor")
 WATCHED: Final = frozenset((signal.SIGCHLD, signal.SIGTERM, signal.SIGINT))
@@ -53,8 +54,9 @@ class Child:
 
 
 def supervise(module: str, processes: int, max_shards: int | None, name: str, flags: list[str], address: str) -> int:
-    """Keep so many workers running until SIGTERM or SIGINT; the exit code. Raises Unavailable when there is no server at first."""
-    shards = ask(address, _shards, CONNECT_MS)
+    """Keep so many workers running until SIGTERM or SIGINT; the exit code. Raises Unavailable when there is no server at first, Denied when
+    it lets in no worker with this address."""
+    shards = _shards(address)
     share = -(-shards // processes) if max_shards is None else max_shards
     base = [sys.executable, "-m", "fusee_mp.cli", "worker", module, f"--max-shards={share}", f"--parent={os.getpid()}", "--patient", *flags]
     children = [Child([*base, *([f"--name={name}-{number}"] if name else [])]) for number in range(1, processes + 1)]
@@ -69,8 +71,11 @@ def supervise(module: str, processes: int, max_shards: int | None, name: str, fl
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-async def _shards(client: Client) -> int:
-    return client.shards
+def _shards(address: str) -> int:
+    """How many the server has. Raises Unavailable, and Denied when it would let in no worker with this address."""
+    facts = asyncio.run(ask_server_status(address, CONNECT_MS))
+    check_leasing(facts.get("scope", "full"))
+    return len(facts["shards"])
 
 
 def _keep(children: list[Child]) -> int:
@@ -115,4 +120,4 @@ def _report(child: Child, status: int, is_stopping: bool) -> None:
     assert child.process is not None
     how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with code {status}"
     LOG.log(logging.INFO if is_stopping else logging.WARNING, "worker process %d %s%s", child.process.pid, how,
-            "" if is_stopping else "; starting it again")
+            "" if is_stopping else "; ending all: it will say so again" if status == EXIT_USAGE else "; starting it again")

@@ -12,7 +12,7 @@ from fusee_mp.names import checked_name
 HELP = COMMANDS["worker"] + """
 
 MODULE is imported as Python does it, also from the current directory; every @workflow in it is run, and its `lifespan`, if there is
-one, is entered once the server was reached, before the first shard is taken. MODULE:ATTR takes one workflow, or a list of them.
+one, is entered once the server would let it in, before the first shard is taken. MODULE:ATTR takes one workflow, or a list of them.
 
 SIGTERM or Ctrl-C lets running steps finish (see --grace) and hands the shards back; a second one ends at once. While the server is
 away the worker waits for it, but at its first start there must be one.

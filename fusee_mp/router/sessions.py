@@ -23,7 +23,7 @@ from fusee_mp.bounds import (
 from fusee_mp.errors import Denied, ProtocolError
 from fusee_mp.security.door import TOKEN_GONE, Door, Entry
 from fusee_mp.security.keys import Keys
-from fusee_mp.security.token import Scope, Token
+from fusee_mp.security.token import Scope, Token, check_leasing
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.bounded import BoundedStream
 from fusee_mp.wire.frames import Frame, FrameDecoder
@@ -89,11 +89,16 @@ class Session(BoundedStream):
             LOG.info("worker %s/%s: its session ended: %s", self.hello.worker, self.hello.instance, reason)
         self._on_lost(self)
 
+    @property
+    def _scope(self) -> str:
+        return self.token.scope.name.lower()
+
     def _hello(self, hello: m.Hello, request: int) -> None:
         if self.hello is not None:
             raise ProtocolError("a session says HELLO once: open another connection")
-        if self.token.scope < Scope.FULL:
-            denied = Denied(f"a worker needs a token of scope full, this one has {self.token.scope.name.lower()}")
+        try:
+            check_leasing(self._scope)
+        except Denied as denied:
             self.send(m.error_message(denied), request)
             return
         check_hello(hello)
@@ -103,7 +108,7 @@ class Session(BoundedStream):
         self._desk.joined(self.number, hello)
 
     def _status(self, message: m.Status, request: int) -> None:
-        self.send(m.Status(self._desk.status()), request)
+        self.send(m.Status({**self._desk.status(), "scope": self._scope}), request)
 
     def _ping(self, message: m.Ping, request: int) -> None:
         self.send(m.Pong(message.stamp), request)

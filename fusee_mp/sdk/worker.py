@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import fusee_mp
 from fusee_mp.duration import Duration, to_ms, to_ms_or_none
-from fusee_mp.errors import FuseeError, LeaseLost, Unavailable
+from fusee_mp.errors import Denied, FuseeError, LeaseLost, Unavailable
 from fusee_mp.payload.sealing import PLAIN, PayloadCodec, Payloads
 from fusee_mp.runtime.crew import Crew
 from fusee_mp.runtime.retention import Keeping
@@ -35,6 +35,7 @@ from fusee_mp.sdk.engine import clock_ms
 from fusee_mp.sdk.here_only import HereOnly
 from fusee_mp.sdk.registry import WorkflowRegistry
 from fusee_mp.sdk.remote_home import RemoteHome
+from fusee_mp.security.token import check_leasing
 from fusee_mp.store.results import State
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame
@@ -176,9 +177,15 @@ class Worker(HereOnly):
             raise
 
     async def _reach(self) -> Session:
-        """A connection on which the server has answered, and does not yet count this worker. Raises Unavailable."""
-        session = self._session = await connect(self._address, lambda: Session(self))
-        await session.greet(m.Ping(0), m.Pong)
+        """A connection on which the server would take this worker, and does not yet count it. Raises Unavailable, Denied."""
+        session = await connect(self._address, lambda: Session(self))
+        status = await session.greet(m.Status(), m.Status)
+        try:
+            check_leasing(status.facts.get("scope", "full"))  # an earlier server says it to HELLO alone
+        except Denied:
+            session.close("its token is not one of a worker")
+            raise
+        self._session = session
         return session
 
     async def _join(self) -> None:

@@ -43,6 +43,12 @@ class Scope(IntEnum):
     FULL = 3  # leases too: a worker
 
 
+def check_leasing(scope: str) -> None:
+    """Raises Denied for the scope of a token with which nobody leases shards."""
+    if scope != "full":
+        raise Denied(f"a worker needs a token of scope full, this one has {scope}")
+
+
 @dataclass(frozen=True)
 class Token:
     """One line of a tokens file."""

@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.harness import Cli, running, serving
+from tests.cli.harness import Cli, Running, running, serving, until
 from tests.security.secured import Safe
 
 
@@ -51,13 +52,12 @@ def test_an_option_comes_before_the_address_and_the_address_before_a_variable(
     cli: Cli, secured: tuple[Safe, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     safe, address = secured
-    monkeypatch.setenv("FUSEE_CA", str(safe.cert))  # the CA of nothing
-    monkeypatch.setenv("FUSEE_TOKEN_FILE", str(safe.files["wall"]))
-    ca, shop, wall = f"ca={safe.authority.ca}", f"token-file={safe.files['shop']}", f"token-file={safe.files['wall']}"
-    cancel = ("cancel", "nobody")  # what a token of scope read may not
-    assert "denied" not in cli(*cancel, f"--address={address}?{ca}&{shop}", "--json").err
-    assert "denied" not in cli(*cancel, f"--address={address}?{ca}&{wall}", f"--{shop}", "--json").err
-    assert "denied" in cli(*cancel, f"--address={address}?{ca}", "--json").err
+    monkeypatch.setenv("FUSEE_CA", "/no/ca")
+    monkeypatch.setenv("FUSEE_TOKEN_FILE", "/no/token")
+    ca, wall = f"ca={safe.authority.ca}", f"token-file={safe.files['wall']}"
+    assert cli("count", f"--address={address}?{ca}&{wall}").code == 0
+    assert cli("count", f"--address={address}?ca=/not/this&token-file=/nor/this", f"--{ca}", f"--{wall}").code == 0
+    assert "/no/token cannot be read" in cli("count", f"--address={address}?{ca}").err
 
 
 def test_workers_of_a_supervisor_use_its_options_whatever_the_variables_say(secured: tuple[Safe, str]) -> None:
@@ -66,6 +66,31 @@ def test_workers_of_a_supervisor_use_its_options_whatever_the_variables_say(secu
     variables = {"FUSEE_TOKEN_FILE": str(safe.files["wall"]), "FUSEE_CA": str(safe.cert)}
     with running("worker", "orders", "--processes=2", *given, **variables) as worker:
         assert f"ready at {address}: holds" in worker.line()
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes=2",)])
+def test_a_worker_whose_token_has_another_scope_is_denied_before_its_lifespan(
+    secured: tuple[Safe, str], tmp_path: Path, processes: tuple[str, ...]
+) -> None:
+    safe, address = secured
+    given = (f"--address={address}", f"--ca={safe.authority.ca}", f"--token-file={safe.files['wall']}", "--json", *processes)
+    answer = Running("worker", "orders", *given, ORDERS_TRACE=str(tmp_path / "trace")).end()
+    assert answer.code == 1 and "a worker needs a token of scope full, this one has read" in answer.err
+    assert "denied" in answer.err and not (tmp_path / "trace").exists()
+
+
+def test_a_patient_worker_waits_outside_of_its_lifespan_until_its_token_will_do(secured: tuple[Safe, str], tmp_path: Path) -> None:
+    safe, address = secured
+    token, trace = tmp_path / "token", tmp_path / "trace"
+    shutil.copy(safe.files["wall"], token)
+    given = (f"--address={address}", f"--ca={safe.authority.ca}", f"--token-file={token}", "--patient", "--log-level=debug")
+    with running("worker", "orders", *given, ORDERS_TRACE=str(trace)) as worker:
+        until(lambda: worker.err.count("needs a token of scope full") >= 2)
+        assert not trace.exists()
+        shutil.copy(safe.files["workers"], tmp_path / "next")
+        (tmp_path / "next").replace(token)
+        assert "ready" in worker.line()
+        assert trace.read_text() == "entered\n"
 
 
 def test_what_is_denied_ends_with_1_and_says_why(cli: Cli, secured: tuple[Safe, str]) -> None:
