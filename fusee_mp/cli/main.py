@@ -3,7 +3,8 @@
 # Rule 1: a command's module is imported when the command is run, so help and version cost nothing.
 # Rule 2: what is expected to go wrong is one message on stderr, never a traceback, and an exit code that scripts can tell apart:
 #         0 done; 1 the thing asked about failed or was refused; 2 wrong use; 3 the server cannot be reached.
-# Rule 3: with --json every answer is one JSON value on stdout, and every error one JSON object on stderr (`serve` has its log there).
+# Rule 3: with --json every answer is one JSON value on stdout, and every error one JSON object on stderr (`serve` and `worker` have their
+#         log there; with --log-format json the error is a line of it).
 from __future__ import annotations
 
 import importlib
@@ -15,6 +16,7 @@ from typing import Final, NoReturn
 
 import click
 
+from fusee_mp.cli import faults
 from fusee_mp.errors import FuseeError, Unavailable
 
 EXIT_FAILED: Final = 1
@@ -100,16 +102,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(arguments: list[str]) -> int:
     try:
-        code = commands.main(arguments, prog_name="fusee-mp", standalone_mode=False)
+        code = commands.main(arguments, prog_name="fusee-mp", standalone_mode=False, obj=arguments)
     except FuseeError as error:
-        _report(error, arguments)
+        faults.say_error(error, arguments)
         return EXIT_UNREACHABLE if isinstance(error, Unavailable) else EXIT_FAILED
     except click.ClickException as error:
-        error = _hinted(error, arguments)
-        if _wants_json(arguments):
-            _report(FuseeError(error.format_message()), arguments, code="usage")
-        else:
-            error.show()
+        faults.say_wrong_use(_hinted(error, arguments), arguments)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
@@ -124,14 +122,3 @@ def _hinted(error: click.ClickException, arguments: list[str]) -> click.ClickExc
     given = shlex.join([*arguments[:place], "--", arguments[place]])
     said = error.format_message().rstrip(".")
     return click.UsageError(f"{said}. If it is meant as a value, put -- before it, and options before that: fusee-mp {given}", error.ctx)
-
-
-def _wants_json(arguments: list[str]) -> bool:
-    # Read from the words themselves: when they are wrong there is nothing parsed to ask.
-    return "--json" in arguments
-
-
-def _report(error: FuseeError, arguments: list[str], code: str = "") -> None:
-    from fusee_mp.cli.output import error_json, error_text
-
-    click.echo(error_json(error, code) if _wants_json(arguments) else error_text(error), err=True)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from fusee_mp.cli.faults import BrokenModule
 from fusee_mp.errors import Rejected
 from fusee_mp.payload.sealing import PayloadCodec, Payloads
 from fusee_mp.sdk.definitions import Workflow
@@ -64,10 +65,10 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise _broken(name) from None
+            raise _broken(name, error) from None
         raise click.UsageError(f'no module "{name}" is in {os.getcwd()} or installed.{_hint(name)}') from None
-    except Exception:  # noqa: BLE001  # A module of the user's may raise anything.
-        raise _broken(name) from None
+    except Exception as error:  # noqa: BLE001  # A module of the user's may raise anything.
+        raise _broken(name, error) from None
 
 
 def _hint(name: str) -> str:
@@ -76,12 +77,12 @@ def _hint(name: str) -> str:
     return f" Write it as Python imports it: {name.removesuffix('.py').strip('./').replace('/', '.')}"
 
 
-def _broken(name: str) -> click.UsageError:
+def _broken(name: str, error: Exception) -> BrokenModule:
     """The user's own error, with the lines that lead to it: from theirs on."""
-    kind, error, frames = sys.exc_info()
+    frames = error.__traceback__
     while frames is not None and frames.tb_next is not None and _is_ours(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
-    return click.UsageError(f'module "{name}" cannot be imported:\n' + "".join(traceback.format_exception(kind, error, frames)).rstrip())
+    return BrokenModule(name, error, "".join(traceback.format_exception(type(error), error, frames)).rstrip())
 
 
 def _is_ours(filename: str) -> bool:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from fusee_mp.errors import FuseeError
-
 if TYPE_CHECKING:
     from fusee_mp.sdk.types import JournalRecord, RunDetail, RunStatus
 
@@ -32,21 +30,6 @@ def to_json(value: Any) -> str:
 def say_value(value: Any) -> None:
     """Print a result for people: JSON over as many lines as it needs."""
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
-
-
-def error_text(error: BaseException) -> str:
-    """A message and, where there is one, the cause behind it."""
-    text = f"fusee-mp: {error}" if str(error) else f"fusee-mp: {type(error).__name__}"
-    cause = error.__cause__
-    return text if cause is None or str(cause) in text else f"{text}\ncaused by {type(cause).__name__}: {cause}"
-
-
-def error_json(error: FuseeError, code: str = "") -> str:
-    facts: dict[str, Any] = {"code": code or error.code, "message": error.message}
-    if error.__cause__ is not None:
-        facts["cause"] = {"type": type(error.__cause__).__name__, "message": str(error.__cause__)}
-    plain = {name: value for name, value in error.fields.items() if isinstance(value, str | int | float | bool)}
-    return to_json({"error": {**plain, **facts}})
 
 
 def say_status(status: RunStatus) -> None:

@@ -8,6 +8,7 @@ import click
 from fusee_mp.bounds import CONNECTIONS_DEFAULT, PAYLOAD_BYTES_MAX, SHARDS_MAX
 from fusee_mp.cli import options
 from fusee_mp.cli import parent as parent_
+from fusee_mp.cli.faults import say_error
 from fusee_mp.cli.main import COMMANDS
 from fusee_mp.errors import Rejected
 
@@ -70,9 +71,10 @@ CORES = options.Checked("cores", _cores)
 @options.log_level
 @options.log_format
 @options.as_json
+@click.pass_obj
 def command(
-    parent: int | None, log_level: str, log_format: str, as_json: bool, listen: tuple[str, ...], shards: int | None,
-    **settings: Any,
+    arguments: list[str], /, parent: int | None, log_level: str, log_format: str, as_json: bool, listen: tuple[str, ...],
+    shards: int | None, **settings: Any,
 ) -> int:
     from fusee_mp.router.main import print_ready, run
     from fusee_mp.router.options import ServeOptions
@@ -83,7 +85,7 @@ def command(
         serve_options = ServeOptions(listen=listen, shards=shards or 0, **settings)
     except Rejected as error:
         raise click.UsageError(error.message) from None
-    return run(serve_options, _print_json if as_json else print_ready)
+    return run(serve_options, _print_json if as_json else print_ready, lambda error: say_error(error, arguments))
 
 
 def _print_json(addresses: list[str]) -> None:

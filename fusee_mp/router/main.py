@@ -30,12 +30,19 @@ def print_ready(addresses: list[str]) -> None:
     print(f"fusee-mp {fusee_mp.__version__} ready on {' '.join(addresses)} (pid {os.getpid()})", flush=True)
 
 
-def run(options: ServeOptions, on_ready: Callable[[list[str]], None] = print_ready) -> int:
+def print_failed(error: FuseeError) -> None:
+    """Why it could not start, or go on."""
+    print(f"fusee-mp: {error}", file=sys.stderr, flush=True)
+
+
+def run(
+    options: ServeOptions, on_ready: Callable[[list[str]], None] = print_ready, on_failed: Callable[[FuseeError], None] = print_failed
+) -> int:
     """Serve until SIGTERM or SIGINT; a second one ends at once. Returns the exit code: 0 stopped in order, 1 failed or hurried.
 
     SIGHUP reads certificates and tokens again, where there are any.
 
-    What goes wrong is told on stderr. Takes the signals of the process while it runs.
+    What goes wrong is told to `on_failed`. Takes the signals of the process while it runs.
     """
     _have_descriptors(options.connections)
     reads_again = options.key_files().has_any  # else a hang-up ends the server, as it ends other programs
@@ -46,7 +53,7 @@ def run(options: ServeOptions, on_ready: Callable[[list[str]], None] = print_rea
         try:
             return runner.run(_run(options, on_ready, reads_again))
         except FuseeError as error:
-            print(f"fusee-mp: {error}", file=sys.stderr, flush=True)
+            on_failed(error)
             return EXIT_FAILED
 
 

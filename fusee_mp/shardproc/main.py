@@ -3,14 +3,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import signal
-import sys
+from typing import Final
 
 import msgspec
 
 from fusee_mp import logs
 from fusee_mp.errors import DamagedLog, FuseeError, StorageFull
 from fusee_mp.shardproc.process import EXIT_DAMAGED, EXIT_LOG_FAILED, ShardOptions, ShardProcess
+
+LOG: Final = logging.getLogger("fusee_mp.shard")
 
 
 async def serve(options: ShardOptions) -> int:
@@ -19,7 +22,7 @@ async def serve(options: ShardOptions) -> int:
         return await process.run()
     except FuseeError as e:
         process.refuse(e)
-        print(f"fusee-mp: shard {options.shard}: {e}", file=sys.stderr)
+        LOG.critical("%s", e)
         return EXIT_DAMAGED if isinstance(e, DamagedLog) else EXIT_LOG_FAILED if not isinstance(e, StorageFull) else 75
 
 

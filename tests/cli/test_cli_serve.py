@@ -60,6 +60,23 @@ def test_a_port_in_use_is_named_with_what_to_do(tmp_path: Path) -> None:
     assert f"port {port}" in answer.err and "is in use" in answer.err and "another port" in answer.err and "Traceback" not in answer.err
 
 
+def test_a_directory_in_use_is_told_in_the_form_that_was_asked_for(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", shards=1):
+        again = ("serve", str(tmp_path / "data"), "--listen=127.0.0.1:0")
+        one = Running(*again, "--json").end()
+        error = json.loads(one.err.splitlines()[-1])["error"]
+        assert one.code == 1 and error["code"] == "storage" and "is in use" in error["message"]
+        other = Running(*again, "--json", "--log-format", "json").end()
+        said = [json.loads(line) for line in other.err.splitlines()]
+        assert other.code == 1 and said[-1]["level"] == "critical" and said[-1]["code"] == "storage" and "is in use" in said[-1]["message"]
+
+
+@pytest.mark.parametrize("options", [["--log-format=json", "--cores=x"], ["--log-format", "json", "--tls-cert=x"]])
+def test_wrong_use_is_a_line_of_a_log_in_json(tmp_path: Path, options: list[str]) -> None:
+    answer = Running("serve", str(tmp_path / "data"), *options).end()
+    assert answer.code == 2 and json.loads(answer.err)["code"] == "usage", answer.err
+
+
 @pytest.mark.parametrize("listens", [["--listen=127.0.0.1:PORT"], ["--listen=127.0.0.1:0", "--unix=/nowhere/at/all/s"]])
 def test_a_server_that_cannot_listen_leaves_no_directory_behind(tmp_path: Path, listens: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -189,6 +189,24 @@ def test_a_module_that_cannot_be_run_is_wrong_use_and_says_why(
 def test_several_processes_of_a_module_that_cannot_be_run_end_with_wrong_use(server: str) -> None:
     answer: Answer = Running("worker", "no_such_module", "--processes=2", f"--address={server}").end()
     assert answer.code == 2 and 'no module "no_such_module"' in answer.err
+    assert "ending all" in answer.err and "starting it again" not in answer.err
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(("source", "said", "in_exception"), [
+    (BROKEN, "module \"shop\" cannot be imported: KeyError: 'a key of theirs'", "in helper"), ("", "has no workflow", ""),
+])
+def test_with_a_log_in_json_all_that_is_said_of_a_module_is_in_its_lines(
+    server: str, tmp_path: Path, processes: int, source: str, said: str, in_exception: str,
+) -> None:
+    (tmp_path / "shop.py").write_text(source)
+    given = (f"--processes={processes}", "--log-format=json", f"--address={server}", "--json")
+    answer = Running("worker", "shop", *given, cwd=tmp_path).end()
+    lines = [json.loads(line) for line in answer.err.splitlines()]
+    errors = [line for line in lines if line["level"] == "critical"]
+    assert answer.code == 2 and errors and all(line["code"] == "usage" and said in line["message"] for line in errors)
+    assert all(in_exception in line.get("exception", "") for line in errors)
+    assert all("Traceback" not in line["message"] for line in lines)
 
 
 @pytest.mark.parametrize(("every_s", "lines"), [(3600.0, 1), (0.0, 5)])
