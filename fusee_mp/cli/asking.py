@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import shlex
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import click
@@ -10,11 +12,12 @@ import click
 from fusee_mp.cli.options import CODEC, place
 from fusee_mp.errors import FuseeError, NotFound, Unavailable
 from fusee_mp.payload.sealing import PayloadCodec
-from fusee_mp.sdk.client import Client
+from fusee_mp.sdk.client import Client, Connecting
 from fusee_mp.sdk.run import Run
 
 T = TypeVar("T")
 LOOK_S: Final = 5.0
+UNSURE: Final = "a change that was asked for may still be made"
 # Of a run that does not go on by itself: what lets it.
 _WAYS: Final = {
     "quarantined": "Start a worker whose code fits its journal, or use: fusee-mp reset {id} STEP; fusee-mp cancel {id};"
@@ -23,23 +26,40 @@ _WAYS: Final = {
 }
 
 
-def ask(address: str, body: Callable[[Client], Awaitable[T]], timeout_ms: int | None) -> T:
-    """What `body` returns of a connected client. Raises Unavailable when that takes longer."""
-    return asyncio.run(_ask(address, body, timeout_ms))
+def ask(address: str, body: Callable[[Client], Awaitable[T]], timeout_ms: int | None, unsure: str = UNSURE) -> T:
+    """What `body` returns of a connected client. Raises Unavailable, which ends with `unsure`, when that takes longer."""
+    return asyncio.run(_ask(address, body, timeout_ms, unsure))
 
 
-async def _ask(address: str, body: Callable[[Client], Awaitable[T]], timeout_ms: int | None) -> T:
-    async with Client.connect(address, codec=_codec()) as client:
-        try:
-            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000) as limit:
-                return await body(client)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise Unavailable(
-                f"the server at {place(address)} did not answer within {(timeout_ms or 0) / 1000:g} s. `fusee-mp shards` shows whether a"
-                " worker holds the shard that was asked; a change that was asked for may still be made", address=place(address),
-            ) from None
+async def _ask(address: str, body: Callable[[Client], Awaitable[T]], timeout_ms: int | None, unsure: str) -> T:
+    async with answered(address, timeout_ms, unsure), connect(address) as client:
+        return await body(client)
+
+
+def connect(address: str) -> Connecting:
+    """A client with the command's codec."""
+    return Client.connect(address, codec=_codec())
+
+
+@contextlib.asynccontextmanager
+async def answered(address: str, timeout_ms: int | None, unsure: str = UNSURE) -> AsyncIterator[None]:
+    """Raises Unavailable when what is inside takes longer."""
+    try:
+        async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000) as limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise Unavailable(
+            f"the server at {place(address)} did not answer within {(timeout_ms or 0) / 1000:g} s. `fusee-mp shards` shows whether a"
+            f" worker holds the shard that was asked; {unsure}", address=place(address),
+        ) from None
+
+
+def unsure_start(workflow: str, id: str) -> str:
+    """What to say of a start that was not acknowledged."""
+    return (f'the start of "{id}" may still happen. To wait for it, or start it if it did not, and never twice: fusee-mp run {workflow}'
+            f" {shlex.quote(id)} .. --on-running use_existing --on-finished use_existing")
 
 
 def _codec() -> PayloadCodec | None:
@@ -51,10 +71,10 @@ def missing(id: str) -> NotFound:
     return NotFound(f'no run has the workflow ID "{id}": it was never started, or its retention has ended', id=id)
 
 
-async def result_within(run: Run[Any], timeout_ms: int | None) -> Any:
-    """The run's result. Raises FuseeError, and leaves the run alone, when it has not ended in time."""
+async def result_within(run: Run[Any], timeout_ms: int | None, waited_s: float = 0.0) -> Any:
+    """The run's result. Raises FuseeError, and leaves the run alone, when it has not ended in time, of which some has passed."""
     try:
-        return await run.result(None if timeout_ms is None else timeout_ms / 1000)
+        return await run.result(None if timeout_ms is None else max(0.0, timeout_ms / 1000 - waited_s))
     except TimeoutError:
         how = await _how_it_is(run)
         raise FuseeError(f'workflow "{run.id}" has not ended within {(timeout_ms or 0) / 1000:g} s{how}', id=run.id) from None

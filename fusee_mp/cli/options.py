@@ -4,6 +4,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import secrets
 import shlex
 from collections.abc import Callable
 from typing import Any, Final
@@ -174,7 +175,7 @@ end_timeout = click.option(
 
 
 def workflow_and_input(command: Callable[..., Any]) -> Callable[..., Any]:
-    """WORKFLOW [ID] [INPUT]."""
+    """WORKFLOW [ID] [INPUT]. Without an ID one is made here, so that every message can name it."""
 
     @click.argument("workflow", type=NAME)
     @click.argument("id", type=ID, required=False)
@@ -183,7 +184,7 @@ def workflow_and_input(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_input(workflow: str, id: str | None, input: Any, **others: Any) -> Any:
         if id is not None and id.startswith(("{", "[", '"')):
             _refuse_input_as_id(workflow, id)
-        return command(workflow=workflow, id=id, input=input, **others)
+        return command(workflow=workflow, id=id or secrets.token_hex(16), input=input, **others)
 
     return with_input
 

@@ -16,16 +16,16 @@ from fusee_mp.cli.output import say_json
 @options.address
 @options.as_json
 def command(
-    workflow: str, id: str | None, input: Any, policies: dict[str, Any], timeout_ms: int, address: str, as_json: bool,
+    workflow: str, id: str, input: Any, policies: dict[str, Any], timeout_ms: int, address: str, as_json: bool,
 ) -> None:
-    from fusee_mp.cli.asking import ask
+    from fusee_mp.cli.asking import ask, unsure_start
     from fusee_mp.sdk.client import Client
 
-    async def start(client: Client) -> str:
-        return (await client.start(workflow, id, input, **policies)).id
+    async def start(client: Client) -> None:
+        await client.start(workflow, id, input, **policies)
 
-    started = ask(address, start, timeout_ms)
+    ask(address, start, timeout_ms, unsure_start(workflow, id))
     if as_json:
-        say_json({"id": started, "workflow": workflow})
+        say_json({"id": id, "workflow": workflow})
     else:
-        click.echo(started)
+        click.echo(id)

@@ -95,6 +95,29 @@ def test_a_worker_that_stands_by_ends_at_once_when_told(server: str, offline: Cl
             assert (answer.code, answer.out) == (0, "")
 
 
+def test_run_gives_up_in_time_while_no_worker_takes_the_start_and_says_how_to_ask_again(server: str, offline: Cli) -> None:
+    where = ("where", "unsure-1", f"--address={server}")
+    given_up = offline("run", *where, "--timeout=300ms", "--json")
+    error = json.loads(given_up.err)["error"]
+    assert given_up.code == 3 and error["code"] == "unavailable" and "within 0.3 s" in error["message"]
+    assert "fusee-mp run where unsure-1 .. --on-running use_existing --on-finished use_existing" in error["message"]
+    assert offline("start", *where, "--timeout=300ms").code == 3
+    assert 'the start of "' in offline("start", "where", f"--address={server}", "--timeout=300ms").err
+    with running("worker", "orders", f"--address={server}") as worker:
+        worker.line()
+        again = ("--on-running=use_existing", "--on-finished=use_existing", "--timeout=20s")
+        assert [offline("run", *where, *again).out for _ in range(2)] == [f"{worker.pid}\n"] * 2
+    assert offline("count", "--where", '{"id": "unsure-1"}', f"--address={server}").out == "1\n"
+
+
+def test_what_run_waits_for_the_end_is_what_its_start_left_of_the_time(server: str, offline: Cli) -> None:
+    with running("worker", "orders", f"--address={server}") as worker:
+        worker.line()
+        answer = offline("run", "approval", "unsure-2", f"--address={server}", "--timeout=500ms")
+        assert answer.code == 1 and "has not ended within 0.5 s" in answer.err
+        assert offline("terminate", "unsure-2", f"--address={server}").code == 0
+
+
 def test_max_shards_bounds_what_a_worker_takes(server: str, offline: Cli) -> None:
     with running("worker", "orders", f"--address={server}", "--max-shards=1") as first:
         first.line()
