@@ -22,6 +22,7 @@ RULES: Final = {
     "swallow": "end the handler with `raise`, or catch Exception: a cancelled run must get to its end",
     "forgotten-await": "await it, or make it a task: until then it does not begin",
     "hash": "compare or sort by a field, or use hashlib: hash() of text differs in every process",
+    "inputs": "put several inputs into one dataclass: a workflow takes a context and at most one input",
     "print": "ctx.log, which is silent while replaying",
     "allow": "write `# fusee: allow(rule) reason`",
 }

@@ -56,6 +56,9 @@ class _Look:
         for function, name in self._workflows():
             context = [argument.arg for argument in arguments(function)[:1]]
             self._contexts[function] = {*context, *context_names(Scope(function, self._module))}
+            if not _takes_one_input(function.args):
+                report = self._reporter(f'workflow "{name}"')
+                report(function, "inputs", f"no module can be imported that has a workflow of ({ast.unparse(function.args)})")
             self._follow(function, self._module, f'workflow "{name}"')
         return sorted([*self._found, *self._mistakes])
 
@@ -91,11 +94,17 @@ class _Look:
         return report
 
 
+def _takes_one_input(given: ast.arguments) -> bool:
+    """A context and at most one input, as @workflow asks for when it is imported."""
+    is_asked_for_more = given.vararg is not None or any(default is None for default in given.kw_defaults)
+    return not is_asked_for_more and 1 <= len(given.posonlyargs) + len(given.args) <= 2
+
+
 def _lines(node: ast.AST) -> tuple[int, int]:
     """The lines on which a comment speaks of this node: all of an expression, the first of a block."""
     line: int = getattr(node, "lineno", 1)
     end: int = getattr(node, "end_lineno", None) or line
-    return line, line if isinstance(node, ast.ExceptHandler) else end
+    return line, line if isinstance(node, (ast.ExceptHandler, *FUNCTIONS)) else end
 
 
 def _allowances(text: str, file: str) -> tuple[dict[int, set[str]], list[Finding]]:

@@ -12,7 +12,8 @@ from fusee_mp.cli.output import say_json
 
 @click.command(help=COMMANDS["check"] + """
 
-MODULE is the name of a module or package, or a path. It is read, not imported: nothing of it runs. Each finding has its place and what to
+MODULE is the name of a module or package, or a path. It is read, not imported: nothing of it runs, and
+whether it can be imported `fusee-mp worker` tells. Each finding has its place and what to
 use instead; a comment `# fusee: allow(rule) reason` on its line excuses it. Exit code 1 when there is any.""")
 @click.argument("module")
 @options.as_json

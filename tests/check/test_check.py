@@ -26,6 +26,22 @@ def rules(body: str, imports: str = "", around: str = "") -> list[str]:
     return [found.rule for found in look(body, imports, around)]
 
 
+@pytest.mark.parametrize(("parameters", "is_found"), [
+    ("ctx", False), ("ctx, order", False), ("ctx, order=None", False), ("ctx, /, order, *, kept=1", False), ("ctx, **more", False),
+    ("", True), ("ctx, order, count", True), ("ctx, *orders", True), ("ctx, *, order", True),
+])
+def test_a_workflow_of_other_than_a_context_and_one_input_is_found_where_it_cannot_be_imported(parameters: str, is_found: bool) -> None:
+    text = f"{HEAD}\n@workflow\nasync def flow({parameters}):\n    return 1\n"
+    found = check_source(text)
+    assert [(each.rule, each.line) for each in found] == [("inputs", 5)] * is_found
+    assert not is_found or "one dataclass" in str(found[0])
+    if is_found:
+        with pytest.raises(Rejected, match="at most one input"):
+            exec(text, {})
+    else:
+        exec(text, {})
+
+
 @pytest.mark.parametrize(("rule", "imports", "code"), [
     ("clock", "import time", "time.time()"),
     ("clock", "import time as t", "t.monotonic_ns()"),
