@@ -64,8 +64,8 @@ def open_directory(directory: Path, shards: int | None, *, new_id: Callable[[], 
     _check_format(directory, meta)
     if shards is not None and shards != meta.shards:
         raise StorageError(
-            f"directory {directory} has {meta.shards} shards, and {shards} were asked for. Start with {meta.shards}: the "
-            "number is changed with `fusee-mp reshard`, which this version does not have yet",
+            f"directory {directory} has {meta.shards} shards, and {shards} were asked for. Start with {meta.shards}, or "
+            "without a number: it cannot be changed. For another number start anew, in another directory",
             found=meta.shards, asked=shards,
         )
     return meta
@@ -130,8 +130,8 @@ def _is_socket(entry: os.DirEntry[str]) -> bool:
 def _check_format(directory: Path, meta: Meta) -> None:
     if meta.format == RESHARDING:
         raise StorageError(
-            f"a change of the shard count of {directory} was interrupted. Finish it with the version that began it: `fusee-mp reshard`,"
-            " which this version does not have yet"
+            f"a change of the shard count of {directory} was interrupted, and this version does not change it. Finish it with the version"
+            " that began it"
         )
     if meta.format != str(FORMAT):
         raise StorageError(

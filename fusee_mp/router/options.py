@@ -61,11 +61,13 @@ class ServeOptions:
     program: tuple[str, ...] = SHARD_PROGRAM
 
     def __post_init__(self) -> None:
-        _require(bool(self.dir), "dir", "a path", self.dir, "name the data directory")
+        if not self.dir:
+            raise Rejected("expected the path of the data directory, found nothing: name it", option="dir", found="")
         _require(bool(self.listen or self.unix), "listen", "an address, or a Unix path in `unix`", self.listen, "nobody could connect")
         _require(0 <= self.shards <= bounds.SHARDS_MAX, "shards", f"1 to {bounds.SHARDS_MAX}, or 0 for the default", self.shards)
         _require(len(os.fsencode(self.unix)) <= UNIX_PATH_BYTES_MAX, "unix", f"at most {UNIX_PATH_BYTES_MAX} bytes", self.unix)
-        _require("\0" not in self.unix + self.dir, "unix and dir", "paths", self.unix, "leave out the zero byte")
+        if "\0" in self.unix + self.dir:
+            raise Rejected("expected paths for the data directory and --unix, found a zero byte: leave it out", option="unix")
         for name in ("ping_ms", "revoke_ms", "silence_ms", "checkpoint_interval_ms"):
             value = getattr(self, name)
             _require(0 < value <= bounds.DURATION_MS_MAX, name, "more than 0 ms", value)
@@ -118,11 +120,16 @@ def check_exposure(options: ServeOptions, host: str) -> None:
     missing = " and no ".join(name for name, there in (("TLS", options.tls_cert), ("tokens", options.tokens)) if not there)
     if missing:
         raise Rejected(
-            f"listening on {host}, beyond this machine, needs TLS and tokens, and it has no {missing}: give --tls-cert, --tls-key and"
-            " --tokens, or listen on 127.0.0.1 or a Unix socket. --insecure listens all the same: then whoever reaches the port may do"
-            " everything", option="listen", found=host)
+            f"a server that listens on {host}, beyond this machine, needs TLS and tokens, and this one has no {missing}: give"
+            " --tls-cert, --tls-key and --tokens, or listen on 127.0.0.1 or a Unix socket. --insecure listens all the same: then whoever"
+            " reaches the port may do everything", option="listen", found=host)
 
 
 def _require(holds: bool, name: str, expected: str, found: object, advice: str = "") -> None:
     if not holds:
-        raise Rejected(f"serve option {name}: expected {expected}, found {found!r}{advice and f': {advice}'}", option=name, found=found)
+        raise Rejected(f"{_option(name)}: expected {expected}, found {found!r}{advice and f': {advice}'}", option=name, found=found)
+
+
+def _option(name: str) -> str:
+    """As the command line has it."""
+    return f"--{name.removesuffix('_ms').replace('_', '-')}"

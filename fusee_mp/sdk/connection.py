@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -168,10 +170,19 @@ async def connect(address: Address, make: Callable[[], C]) -> C:
         raise Lost(f"no connection with {address}: {e.message}", address=str(address)) from e
     except (OSError, TimeoutError) as e:
         raise Lost(
-            f"no server answers at {address}: {e or 'it took too long'}. Start one with `fusee-mp serve`, or give the right address",
+            f"no server answers at {address}: {_why(e)}. Start one with `fusee-mp serve`, or give the right address",
             address=str(address),
         ) from e
     return connection
+
+
+def _why(error: OSError | TimeoutError) -> str:
+    if not str(error):
+        return "it took too long"
+    # Of a host with several addresses all errors come as one text.
+    if {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))} == {errno.ECONNREFUSED}:
+        return "nobody listens there"
+    return error.strerror or str(error)
 
 
 async def _open(address: Address, connection: Connection) -> None:

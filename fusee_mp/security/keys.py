@@ -56,9 +56,9 @@ class KeyFiles:
 
     def __post_init__(self) -> None:
         if bool(self.cert) != bool(self.key):
-            raise Rejected("TLS needs a certificate and its key: give both tls_cert and tls_key, or neither", option="tls_cert")
+            raise Rejected("TLS needs a certificate and its key: give both --tls-cert and --tls-key, or neither", option="tls_cert")
         if self.ca and not self.cert:
-            raise Rejected("tls_ca names the CA of those who connect, over TLS: give tls_cert and tls_key too", option="tls_ca")
+            raise Rejected("--tls-ca names the CA of those who connect, over TLS: give --tls-cert and --tls-key too", option="tls_ca")
 
     @property
     def has_any(self) -> bool:

@@ -132,8 +132,9 @@ class Proving:
         """Raises Denied unless the server has the token too."""
         if not hmac.compare_digest(proof, self._proof(b"server", self.nonce, server_nonce)):
             raise Denied(
-                f'the server did not prove that it has the token "{self.token.name}": it has none of that name and secret, or it is not the'
-                " server that you mean. Compare the token file with the server's", token=self.token.name)
+                f'this server does not know the token "{self.token.name}" (was it taken out?), or it is not the server that you mean: it'
+                " did not prove that it has a token of that name and secret. Compare the token file with the server's",
+                token=self.token.name)
 
     def check_client(self, proof: bytes, client_nonce: bytes) -> None:
         """Raises Denied unless who connects has the token."""

@@ -140,7 +140,7 @@ def test_no_server_is_code_3_and_says_where_none_was_found(offline: Cli, argumen
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         answer = offline(*arguments, "--address", address)
     assert (answer.code, answer.out) == (3, "")
-    assert f"no server answers at {address}" in answer.err and "fusee-mp serve" in answer.err
+    assert f"no server answers at {address}: nobody listens there. Start one" in answer.err and "fusee-mp serve" in answer.err
 
 
 def test_the_address_comes_from_the_environment_too(offline: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

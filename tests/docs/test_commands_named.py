@@ -19,7 +19,6 @@ NAMED = re.compile(r"\bfusee-mp ((?:schedule )?[a-z][a-z-]*)")
 TYPED = re.compile(r"^```.*?^```$|`[^`\n]+`|^    .*$", re.MULTILINE | re.DOTALL)
 # What may follow the name without meaning a command.
 PROSE = frozenset({"client", "connection", "peer", "protocol"})
-NOT_YET = {"reshard": "which this version does not have yet"}
 
 
 def typed(page: Path) -> Iterator[str]:
@@ -46,7 +45,7 @@ def is_command(words: str) -> bool:
 
 def unknown(texts: Iterator[str]) -> list[str]:
     return [match[0] for text in texts for match in NAMED.finditer(text)
-            if not is_command(match[1]) and match[1] not in PROSE and NOT_YET.get(match[1], match[0] + "?") not in text]
+            if not is_command(match[1]) and match[1] not in PROSE]
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])

@@ -28,7 +28,7 @@ def test_without_a_count_a_new_directory_has_one_shard(tmp_path: Path) -> None:
 
 def test_another_shard_count_is_refused_and_names_the_way_out(tmp_path: Path) -> None:
     opened(tmp_path, 2)
-    with pytest.raises(StorageError, match=r"has 2 shards, and 3 were asked for.*fusee-mp reshard`, which this version does not have yet"):
+    with pytest.raises(StorageError, match=r"has 2 shards, and 3 were asked for. Start with 2.*cannot be changed"):
         opened(tmp_path, 3)
 
 

@@ -84,8 +84,9 @@ def test_keys_travel_in_a_memory_file_and_show_no_secret(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("options", "said"), [
-    ({"tls_cert": "c"}, "give both"), ({"tls_key": "k"}, "give both"), ({"tls_ca": "a"}, "give tls_cert and tls_key too"),
-    ({"unix_mode": 0o1000}, "unix_mode"), ({"connections": 0}, "connections"),
+    ({"tls_cert": "c"}, "give both --tls-cert and"), ({"tls_key": "k"}, "give both"),
+    ({"tls_ca": "a"}, "give --tls-cert and --tls-key too"),
+    ({"unix_mode": 0o1000}, "--unix-mode: expected"), ({"connections": 0}, "connections"),
 ])
 def test_options_that_cannot_be_together_are_refused(options: dict[str, object], said: str) -> None:
     with pytest.raises(Rejected, match=said):

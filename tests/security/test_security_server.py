@@ -423,7 +423,7 @@ def test_beyond_this_machine_a_server_wants_tls_and_tokens_or_the_word(tmp_path:
     without = dict.fromkeys(missing, "")
     with pytest.raises(AssertionError, match="expected the ready line"), safe.serving(listen=["0.0.0.0:0"], shards=1, **without):
         pass
-    words = {2: "it has no TLS:", 1: "it has no tokens:", 3: "it has no TLS and no tokens:"}[len(missing)]
+    words = {2: "this one has no TLS:", 1: "this one has no tokens:", 3: "this one has no TLS and no tokens:"}[len(missing)]
     assert words in safe.log and "--insecure" in safe.log and not (tmp_path / "data").exists()
     with safe.serving(listen=["0.0.0.0:0"], shards=1, insecure=True, **without):
         pass

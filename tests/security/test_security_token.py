@@ -80,7 +80,7 @@ def test_two_sides_with_the_same_token_convince_each_other() -> None:
 ], ids=["secret", "name", "decoy", "channel", "preface"])
 def test_another_secret_name_channel_or_preface_convinces_neither(wrong: dict[str, object]) -> None:
     server, client = sides(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(Denied, match='did not prove that it has the token "shop'):
+    with pytest.raises(Denied, match='this server does not know the token "shop'):
         client.check_server(server.of_server(client.nonce), server.nonce)
     with pytest.raises(Denied, match="does not fit"):
         server.check_client(client.of_client(server.nonce), client.nonce)
