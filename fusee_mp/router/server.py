@@ -39,7 +39,7 @@ from fusee_mp.router.processes import Processes
 from fusee_mp.router.sessions import Sessions
 from fusee_mp.router.status import server_status
 from fusee_mp.security.door import Door
-from fusee_mp.security.expiry import age_of
+from fusee_mp.security.expiry import age_of, end_of
 from fusee_mp.security.farewell import Farewells
 from fusee_mp.security.keys import Keys, Material
 from fusee_mp.wire import messages as m
@@ -86,6 +86,7 @@ class Router:
         self._changed = asyncio.Event()
         self._is_stopping = self._is_hurried = False
         self._failure: FuseeError | None = None
+        self._certificate_expires = ""
         self._timer: asyncio.TimerHandle | None = None
 
     async def serve(self, on_ready: Callable[[list[str]], None]) -> None:
@@ -124,6 +125,7 @@ class Router:
             LOG.error("certificates and tokens were not read again, those at hand stay in use: %s", error)
             return
         self._door.keys = keys
+        self._certificate_expires = end_of(material.cert)
         self._sessions.keyed(keys)
         LOG.info("certificates and tokens were read again: %s", keys)
 
@@ -137,6 +139,7 @@ class Router:
     def _open(self, closing: AsyncExitStack) -> None:
         o = self._options
         material, keys = self._read_keys()
+        self._certificate_expires = end_of(material.cert)
         directory = Path(o.dir)
         with _made(directory):
             sockets = self._bind(closing)
@@ -299,7 +302,8 @@ class Router:
 
     def status(self) -> dict[str, Any]:
         state = "stopping" if self._is_stopping else "serving"
-        return server_status(self._server, self._processes.slots, self._table, state, self._door.refusals.count)
+        facts = server_status(self._server, self._processes.slots, self._table, state, self._door.refusals.count)
+        return {**facts, "certificate_expires": self._certificate_expires} if self._certificate_expires else facts
 
     # Leases.
 

@@ -1,10 +1,19 @@
-"""`age_of`: whether a certificate is too old, or soon will be."""
+"""`end_of`: when a certificate expires. `age_of`: whether it is too old, or soon will be."""
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import Final
 
 SOON: Final = timedelta(days=14)
+
+
+def end_of(cert: bytes | None) -> str:
+    """When a PEM file's first certificate expires, RFC 3339 in UTC; empty without one."""
+    if cert is None:
+        return ""
+    from cryptography import x509  # as below
+
+    return f"{x509.load_pem_x509_certificate(cert).not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def age_of(cert: bytes, now: datetime) -> str:

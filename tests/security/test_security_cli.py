@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fusee_mp.security.expiry import end_of
 from tests.cli.harness import Cli, Running, running, serving, until
 from tests.security.secured import Safe
 
@@ -30,7 +31,9 @@ def test_options_variables_and_addresses_name_the_files(cli: Cli, secured: tuple
     safe, address = secured
     given = (f"--ca={safe.authority.ca}", f"--token-file={safe.files['wall']}")
     assert cli("count", *given).out == "0\n"
-    assert cli("shards", "--json", *given).json["shards"][0]["state"] == "ready"
+    status = cli("shards", "--json", *given).json
+    assert status["shards"][0]["state"] == "ready" and status["scope"] == "read"
+    assert status["certificate_expires"] == end_of(safe.cert.read_bytes())
     assert cli("count", f"--address={address}?ca={safe.authority.ca}&token-file={safe.files['wall']}").code == 0
     monkeypatch.setenv("FUSEE_CA", str(safe.authority.ca))
     monkeypatch.setenv("FUSEE_TOKEN_FILE", str(safe.files["wall"]))

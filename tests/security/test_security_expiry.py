@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fusee_mp.security.expiry import SOON, age_of
+from fusee_mp.security.expiry import SOON, age_of, end_of
 from tests.security.certificates import Authority
 from tests.security.secured import Safe
 
@@ -19,6 +19,8 @@ def test_the_time_of_a_certificate_is_looked_at(tmp_path: Path, days: int, words
     cert, _ = Authority(tmp_path).issue("server", days=30)
     found = age_of(cert.read_bytes(), datetime.now(UTC) + timedelta(days=days))
     assert found.startswith(words) if words else not found
+    end = datetime.fromisoformat(end_of(cert.read_bytes()))
+    assert timedelta(days=29) < end - datetime.now(UTC) <= timedelta(days=30) and end_of(None) == ""
     assert timedelta(days=5) < SOON < timedelta(days=30)
 
 
