@@ -11,7 +11,9 @@
 # Rule 3: a free shard with a session that has room is assigned before `apply` returns, to the first that arrived. The exception:
 #         a session that just let go of a shard or did not lease it in time comes last for it, and not before RETRY_MS: it may still
 #         be busy with letting go, and whoever refuses must not be asked in a circle. Rule 5 comes before the order.
-# Rule 4: a worker's newest instance is the only one. An older one's shards are fenced and given to it, and it cannot come back.
+# Rule 4: a worker's newest instance is the only one. An older one's shards are fenced and given to it, and the older one is kept out
+#         as long as another has a session or a shard. Then it may come back, and is the newest. So of two that are alive under one name
+#         one works and the other waits, however often they connect, and when the one ends the other takes its place.
 # Rule 5: a shard whose holder lacks code that runs there need goes to a worker that has it, if there is one. The holder is asked, and has
 #         the shard until it has handed it over.
 #
@@ -49,10 +51,11 @@ ASSIGN_MS: Final = 10_000
 RETRY_MS: Final = 1_000
 # A holder keeps a shard at least so long before it goes to one with other code: where two lack each other's, they take turns.
 STAY_MS: Final = 1_000
-# Instances that were replaced and must not come back. An older one would have to be alive after so many restarts of workers.
+# Instances that were replaced, and are remembered. An older one would have to be alive after so many restarts of workers.
 REPLACED_MAX: Final = 1024
 
-REPLACED: Final = "a newer instance of this worker took over; if both should work, give each worker a name of its own"
+REPLACED: Final = ("a newer instance of this worker took over, and this one waits until that is gone;"
+                   " if both should work, give each worker a name of its own")
 RECONNECTED: Final = "this worker connected again"
 WANTED: Final = "runs there need workflows that this worker has no code for, and another one has"
 LATE: Final = f"it was not leased within {ASSIGN_MS // 1000} s of being assigned"
@@ -139,15 +142,22 @@ class LeaseTable:
     # Sessions.
 
     def _joined(self, event: Joined) -> None:
-        if holder_name(event.worker, event.instance) in self._replaced:
+        name = holder_name(event.worker, event.instance)
+        if name in self._replaced and self._has_other(event.worker, name):
             self._effects.append(Dismiss(event.session, REPLACED))
             return
+        self._replaced.pop(name, None)
         member = Member(event.session, event.worker, event.instance, tuple(dict.fromkeys(event.workflows)), event.max_shards)
         self.members[event.session] = member
         self._reclaim(member)
         taken = self._take_over_sessions(member) + self._take_over_holders(member)
         if taken:
             self._effects.append(Assign(member.session, tuple(taken)))
+
+    def _has_other(self, worker: str, name: str) -> bool:
+        """Whether an instance of the worker that was not replaced, and has not this name, has a session or a shard."""
+        names = {m.name for m in self.members.values() if m.worker == worker}.union(seat.holder for seat in self.seats)
+        return any(worker_of(other) == worker and other != name and other not in self._replaced for other in names)
 
     def _reclaim(self, member: Member) -> None:
         """Leases of this very instance that outlived its session. First of all, so that they count against its bound."""

@@ -136,10 +136,30 @@ def test_a_lease_of_an_instance_without_a_session_is_fenced_when_another_has_one
     assert made.seats[0].session == 2
 
 
-def test_a_replaced_instance_cannot_come_back() -> None:
+def test_a_replaced_instance_cannot_come_back_while_the_newer_one_has_a_session_or_a_shard() -> None:
     made = table(1, Joined(1, "a", "old"), Joined(2, "a", "new"))
     assert made.apply(Joined(3, "a", "old"), 5) == [Dismiss(3, REPLACED)]
     assert 3 not in made.members
+    made.apply(Held(0, "a/new", 1), 6)
+    made.apply(Left(2), 7)
+    assert made.apply(Joined(4, "a", "old"), 8) == [Dismiss(4, REPLACED)]
+
+
+def test_a_replaced_instance_works_again_once_the_newer_one_is_gone() -> None:
+    made = table(1, Joined(1, "a", "old"), Held(0, "a/old", 1), Joined(2, "a", "new"), Freed(0), Held(0, "a/new", 2))
+    made.apply(Left(2), 5)
+    made.apply(Freed(0), 6)
+    assert made.apply(Joined(3, "a", "old"), 7) == [Assign(3, (0,))]
+    assert made.apply(Held(0, "a/old", 3), 8) == []
+    assert made.seats[0].session == 3 and made.seats[0].is_settled
+
+
+def test_of_two_replaced_instances_the_first_that_comes_back_works_and_the_other_waits() -> None:
+    made = table(1, Joined(1, "a", "i"), Joined(2, "a", "j"), Joined(3, "a", "k"), Left(3))
+    assert made.apply(Joined(4, "a", "i"), 5) == [Assign(4, (0,))]
+    assert made.apply(Joined(5, "a", "j"), 6) == [Dismiss(5, REPLACED)]
+    assert made.apply(Left(4), 7) == []
+    assert made.apply(Joined(6, "a", "j"), 8) == [Assign(6, (0,))]
 
 
 def test_a_new_instance_with_less_room_leaves_the_rest_to_others() -> None:
@@ -366,7 +386,11 @@ class AnyEvents(RuleBasedStateMachine):
     @rule(worker=workers, instance=instances, most=st.integers(0, 2), types=types)
     def join(self, worker: str, instance: str, most: int, types: tuple[str, ...]) -> None:
         self.last += 1
+        others = {m.name for m in self.table.members.values()}.union(seat.holder for seat in self.table.seats)
+        was_replaced = holder_name(worker, instance) in self.table._replaced
         self.apply(Joined(self.last, worker, instance, types, most))
+        if self.last in self.dismissed:
+            assert was_replaced and any(t.worker_of(other) == worker for other in others), "who is alone under its name is let in"
 
     @rule(session=st.integers(1, 6), shard=shards, types=types)
     def lack(self, session: int, shard: int, types: tuple[str, ...]) -> None:
@@ -417,6 +441,7 @@ class AnyEvents(RuleBasedStateMachine):
     def one_instance_of_a_worker_is_there(self) -> None:
         names = [member.worker for member in self.table.members.values()]
         assert len(names) == len(set(names))
+        assert not any(member.name in self.table._replaced for member in self.table.members.values())
 
     @invariant()
     def a_shard_that_is_down_is_nobodys(self) -> None:

@@ -151,6 +151,14 @@ async def test_a_new_start_of_a_worker_takes_over_at_once_from_one_that_hangs(pa
 
 
 @asynchronous
+async def test_the_older_of_two_workers_of_one_name_works_again_when_the_newer_one_has_ended(patient: Tree) -> None:
+    async with Worker.connect(patient.address, workflows=WORKFLOWS, name="twin") as older:
+        async with Worker.connect(patient.address, workflows=WORKFLOWS, name="twin") as newer:
+            await until(lambda: len(newer.held) == 2 and not older.held)
+        await until(lambda: len(older.held) == 2)
+
+
+@asynchronous
 async def test_a_worker_that_leaves_hands_its_shards_back_and_a_standby_goes_on(patient: Tree, tmp_path: Path) -> None:
     """Nothing waits for a time-out: on this server a lease that is not handed back lasts for minutes."""
     path = tmp_path / "effects"
