@@ -154,7 +154,7 @@ class Calls:
         shard = self._shard
         if shard.registry.get(call.type) is None and not shard.registry.is_elsewhere(call.type):
             return UnknownWorkflow(
-                f'workflow "{call.type}" is not registered here. Registered: {shard.registry.names()}.'
+                f'workflow "{call.type}" is not registered here. Registered: {shard.registry.all_names()}.'
                 " Add it to the workflows of the engine, or to the module of a worker", workflow=call.type,
             )
         return self.full(call.id, call.type)

@@ -241,7 +241,7 @@ class Mail:
         elif shard.registry.get(child.type) is None and not shard.registry.is_elsewhere(child.type):
             self._refuse(parent, child, source, UnknownWorkflow(
                 f'child "{child.id}" was not started: workflow "{child.type}" is not registered where it would run'
-                f" (registered: {shard.registry.names()})", workflow=child.type))
+                f" (registered: {shard.registry.all_names()})", workflow=child.type))
         else:
             now = shard.clock()
             deadline = None if child.timeout_ms is None else now + child.timeout_ms

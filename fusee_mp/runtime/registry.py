@@ -45,4 +45,6 @@ class Registry(Protocol):
     def is_elsewhere(self, name: str) -> bool:
         """Not here, but another process that may get this shard has it."""
     def names(self) -> str:
-        """The registered names, for messages."""
+        """What is registered here, for messages."""
+    def all_names(self) -> str:
+        """The same, and what is elsewhere."""

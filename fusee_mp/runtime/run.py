@@ -178,10 +178,12 @@ class Run:
         """Make the main task, in the first turn: what is ready to run belongs to one run at a time. False when it cannot begin."""
         start = self.journal.start
         if self.registered is None:
+            registry = self.shard.registry
+            is_elsewhere = registry.is_elsewhere(start.type)
+            advice = "another worker has it, and the run waits for that one" if is_elsewhere else "run a worker that has it"
             self.broken = UnknownWorkflow(
-                f'workflow "{start.type}" of run "{start.id}" is not registered here (registered: {self.shard.registry.names()});'
-                " run a worker that has it", workflow=start.type, id=start.id,
-            )
+                f'workflow "{start.type}" of run "{start.id}" is not registered here (registered: {registry.names()}); {advice}',
+                workflow=start.type, id=start.id)
             return False
         context = self.context = self.registered.context(self)
         try:

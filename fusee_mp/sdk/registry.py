@@ -60,6 +60,9 @@ class WorkflowRegistry:
         return name not in self._by_name and name in self.elsewhere
 
     def names(self) -> str:
+        return ", ".join(sorted(self._by_name)) or "none"
+
+    def all_names(self) -> str:
         return ", ".join(sorted(self.elsewhere.union(self._by_name))) or "none"
 
     def __iter__(self) -> Iterator[str]:

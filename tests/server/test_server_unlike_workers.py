@@ -135,6 +135,9 @@ def test_a_running_body_ends_before_its_shard_goes_to_other_code(tmp_path: Path)
             await eventually(lambda: knows(client, "blue"), "the red worker hears of the blue one")
             short = await client.start("blue", "short", "short")
             await eventually(lambda: is_aside(client, "short"), "the run waits for code")
+            reason = (await client.status("short")).reason
+            assert reason == ('workflow "blue" of run "short" is not registered here (registered: red);'
+                              " another worker has it, and the run waits for that one")
             gates["long"].set()
             assert await short.result() == "short"
             assert await long.result() == "long"
