@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from fusee_mp.bounds import ELSEWHERE_BYTES_MAX, ELSEWHERE_NAMES_MAX
-from fusee_mp.router.leases import Member
+from fusee_mp.router.seats import Member
 
 # After telling there is a pause of so many times what it took: however many come and go, it takes little of the router's time.
 PAUSE_TIMES: Final = 10

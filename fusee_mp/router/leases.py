@@ -15,14 +15,21 @@
 #         as long as another has a session or a shard. Then it may come back, and is the newest. So of two that are alive under one name
 #         one works and the other waits, however often they connect, and when the one ends the other takes its place.
 # Rule 5: a shard whose holder lacks code that runs there need goes to a worker that has it, if there is one. The holder is asked, and has
-#         the shard until it has handed it over.
+#         the shard until it has handed it over. A worker without room for it gives up another shard in exchange, if somebody can have that.
+#
+# Why rule 5 is fair and comes to rest. A shard *wants* code from the moment its holder lacks it until it is held anew. It moves only if it
+# wants something, or is given up for one that does; so when no run needs other code, nothing moves. Of the shards that want one worker
+# the one that was held longest by another is first, and of those the worker has it gives up the one it has longest, each after STAY_MS.
+# Moving sends a shard to the end of either queue, so all have their turns. And of the workers that have code for a shard the one that had
+# it longest ago, or never, is next. A shard on its way takes a place at its target at once (`coming`) and none at its holder (`leaving`):
+# nobody is asked for a shard in vain, and neither of two that are exchanged waits for the other. So a worker may have one more than its
+# bound while it lets bodies end in a shard in which it begins nothing.
 #
 # No clock, no I/O: events in, effects out, time as an argument.
 """`LeaseTable`: a pure machine that assigns shards to workers."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
@@ -46,6 +53,7 @@ from fusee_mp.router.lease_events import (
     ShardUp,
     TimePassed,
 )
+from fusee_mp.router.seats import Member, Seat, holder_name, worker_of
 
 ASSIGN_MS: Final = 10_000
 RETRY_MS: Final = 1_000
@@ -57,62 +65,7 @@ REPLACED_MAX: Final = 1024
 REPLACED: Final = ("a newer instance of this worker took over, and this one waits until that is gone;"
                    " if both should work, give each worker a name of its own")
 RECONNECTED: Final = "this worker connected again"
-WANTED: Final = "runs there need workflows that this worker has no code for, and another one has"
 LATE: Final = f"it was not leased within {ASSIGN_MS // 1000} s of being assigned"
-
-
-@dataclass(slots=True)
-class Member:
-    """A worker's session. `shards` are those assigned to it, settled or not."""
-
-    session: int
-    worker: str
-    instance: str
-    workflows: tuple[str, ...]
-    max_shards: int
-    is_draining: bool = False
-    shards: set[int] = field(default_factory=set)
-    types: frozenset[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.types = frozenset(self.workflows)
-
-    @property
-    def name(self) -> str:
-        return holder_name(self.worker, self.instance)
-
-    @property
-    def has_room(self) -> bool:
-        return not self.is_draining and (self.max_shards == 0 or len(self.shards) < self.max_shards)
-
-
-@dataclass(slots=True)
-class Seat:
-    shard: int
-    is_up: bool = False
-    holder: str = ""
-    epoch: int = 0
-    session: int | None = None
-    is_settled: bool = False
-    assigned_ms: int = 0
-    shunned: int | None = None
-    shunned_until_ms: int = 0
-    held_ms: int = 0
-    wanted: frozenset[str] = frozenset()  # workflow types that runs there need, and the holder lacks
-    is_moving: bool = False  # the holder was asked to hand it over
-
-    @property
-    def is_free(self) -> bool:
-        return self.is_up and not self.holder and self.session is None
-
-
-def holder_name(worker: str, instance: str) -> str:
-    """What HELD calls a worker. An instance has no slash, so the worker's name is what stands before the last one."""
-    return f"{worker}/{instance}"
-
-
-def worker_of(holder: str) -> str:
-    return holder.rpartition("/")[0]
 
 
 class LeaseTable:
@@ -168,6 +121,7 @@ class LeaseTable:
     def _take_over_sessions(self, member: Member) -> list[int]:
         taken: list[int] = []
         for other in [m for m in self.members.values() if m.worker == member.worker and m is not member]:
+            self._forget_coming(other)
             is_same = other.instance == member.instance
             for seat in [self.seats[shard] for shard in sorted(other.shards)]:
                 if is_same:
@@ -205,7 +159,7 @@ class LeaseTable:
 
     def _reserve(self, seat: Seat, member: Member) -> list[int]:
         """Assign a shard whose lease is being ended, so that the worker asks for it at once."""
-        if self._is_closed or not member.has_room:
+        if self._is_closed or member.places <= 0:
             return []
         self._seat(seat, member)
         return [seat.shard]
@@ -216,15 +170,20 @@ class LeaseTable:
             del self._replaced[next(iter(self._replaced))]
 
     def _left(self, event: Left) -> None:
-        member = self.members.pop(event.session, None)
-        for shard in sorted(member.shards) if member else ():
-            self._unseat(self.seats[shard], member)
+        member = self.members.get(event.session)
+        if member is None:
+            return
+        self._forget_coming(member)
+        for shard in sorted(member.shards):
+            self._unseat(self.seats[shard])
+        del self.members[event.session]
 
     def _draining(self, event: Draining) -> None:
         member = self.members.get(event.session)
         if member is None:
             return
         member.is_draining = True
+        self._forget_coming(member)
         for seat in [self.seats[shard] for shard in sorted(member.shards)]:
             if not seat.is_settled:
                 self._unseat(seat)
@@ -250,7 +209,8 @@ class LeaseTable:
         if not seat.is_up:
             return
         seat.holder, seat.epoch, seat.held_ms = event.holder, event.epoch, self._now_ms
-        seat.wanted, seat.is_moving = frozenset(), False
+        seat.wanted = frozenset()
+        self._settle(seat)
         member = next((m for m in self.members.values() if m.worker == worker_of(event.holder)), None)
         if member is not None and member.name != event.holder:
             self._replace(event.holder)
@@ -263,12 +223,13 @@ class LeaseTable:
         seat.shunned = None
         if member is not None:
             self._seat(seat, member, is_settled=True)
+            member.had[seat.shard] = self._now_ms
 
     def _freed(self, event: Freed) -> None:
         seat = self.seats[event.shard]
         seat.holder = ""
         if seat.is_moving:
-            seat.shunned, seat.shunned_until_ms, seat.is_moving = seat.session, self._now_ms + RETRY_MS, False
+            seat.shunned, seat.shunned_until_ms = seat.session, self._now_ms + RETRY_MS
         if seat.is_settled:
             self._unseat(seat)
 
@@ -277,7 +238,8 @@ class LeaseTable:
 
     def _down(self, event: ShardDown) -> None:
         seat = self.seats[event.shard]
-        seat.is_up, seat.holder, seat.is_moving = False, "", False
+        seat.is_up, seat.holder = False, ""
+        self._settle(seat)
         self._unseat(seat)
 
     def _time_passed(self, event: TimePassed) -> None:
@@ -298,48 +260,89 @@ class LeaseTable:
     def _place(self) -> None:
         if self._is_closed:
             return
+        for seat in sorted((seat for seat in self.seats if seat.wanted), key=_held_since):
+            if self._may_move(seat):
+                self._hand_to_code(seat)
         assigned: dict[int, list[int]] = {}
         for seat in self.seats:
-            if seat.wanted and seat.is_settled and not seat.is_moving:
-                self._offer(seat)
             member = self._choose(seat) if seat.is_free else None
             if member is not None:
                 self._seat(seat, member)
                 assigned.setdefault(member.session, []).append(seat.shard)
         self._effects += [Assign(session, tuple(shards)) for session, shards in assigned.items()]
 
-    def _offer(self, seat: Seat) -> None:
-        """Ask the holder for the shard, if another worker has code that it lacks."""
-        if self._now_ms - seat.held_ms >= STAY_MS and self._with_code(seat) is not None:
-            assert seat.session is not None
-            seat.is_moving = True
-            self._effects.append(Revoke(seat.session, seat.shard, WANTED, gently=True))
+    def _may_move(self, seat: Seat) -> bool:
+        return seat.is_settled and not seat.is_moving and self._now_ms - seat.held_ms >= STAY_MS
 
-    def _with_code(self, seat: Seat) -> Member | None:
-        fitting = (m for m in self.members.values() if m.has_room and m.session != seat.session and not seat.wanted.isdisjoint(m.types))
-        return next(fitting, None)
+    def _hand_to_code(self, seat: Seat) -> None:
+        """Ask the holder for the shard, if another worker has code that it lacks, and room for it or a shard to exchange."""
+        able = [m for m in self.members.values() if m.session != seat.session and not seat.wanted.isdisjoint(m.types)]
+        for member in sorted(able, key=lambda m: (m.had.get(seat.shard, -1), m.room <= 0)):
+            if member.room > 0:
+                self._move(seat, member, _wants(seat, member))
+                return
+            if (given := self._given_up(member)) and (taker := self._taker(given, seat)):
+                self._move(given, taker, f"this worker has no room, and {_wants(seat, member)}")
+                self._move(seat, member, _wants(seat, member))
+                return
+
+    def _given_up(self, member: Member) -> Seat | None:
+        """What a worker without room lets go for another shard: one that wants other code, or else the one it has longest."""
+        if member.room < 0:
+            return None
+        movable = (seat for shard in sorted(member.shards) if self._may_move(seat := self.seats[shard]))
+        return min(movable, key=lambda seat: (not seat.wanted, seat.held_ms), default=None)
+
+    def _taker(self, given: Seat, seat: Seat) -> Member | None:
+        """Who can have what is given up, once the other shard has left its holder: best one with code that is wanted there."""
+        others = (m for m in self.members.values() if m.session != given.session)
+        able = [m for m in others if m.room + (m.session == seat.session) > 0]
+        return next((m for m in able if not given.wanted.isdisjoint(m.types)), able[0] if able else None)
+
+    def _move(self, seat: Seat, to: Member, reason: str) -> None:
+        assert seat.session is not None
+        seat.is_moving, seat.target = True, to.session
+        self.members[seat.session].leaving.add(seat.shard)
+        to.coming.add(seat.shard)
+        self._effects.append(Revoke(seat.session, seat.shard, reason, gently=True))
+
+    def _settle(self, seat: Seat) -> None:
+        """It is no longer on its way."""
+        if seat.session is not None:
+            self.members[seat.session].leaving.discard(seat.shard)
+        if seat.target is not None:
+            self.members[seat.target].coming.discard(seat.shard)
+        seat.is_moving, seat.target = False, None
+
+    def _forget_coming(self, member: Member) -> None:
+        for shard in member.coming:
+            self.seats[shard].target = None
+        member.coming.clear()
 
     def _choose(self, seat: Seat) -> Member | None:
-        fitting = self._with_code(seat)
-        if fitting is not None:
-            return fitting
-        with_room: Iterable[Member] = (m for m in self.members.values() if m.has_room)
-        shunned = None
-        for member in with_room:
-            if member.session != seat.shunned:
-                return member
-            shunned = member
-        return shunned if self._now_ms >= seat.shunned_until_ms else None
+        able = [m for m in self.members.values() if m.places > 0 and (m.session != seat.shunned or self._now_ms >= seat.shunned_until_ms)]
+        return min(able, key=lambda m: (m.session != seat.target, m.session == seat.shunned, seat.wanted.isdisjoint(m.types)), default=None)
 
     def _seat(self, seat: Seat, member: Member, is_settled: bool = False) -> None:
         assert seat.session is None, f"shard {seat.shard} is assigned to session {seat.session}"
+        self._settle(seat)
         seat.session, seat.is_settled, seat.assigned_ms = member.session, is_settled, self._now_ms
         member.shards.add(seat.shard)
 
-    def _unseat(self, seat: Seat, member: Member | None = None) -> None:
+    def _unseat(self, seat: Seat) -> None:
         if seat.session is not None:
-            (member or self.members[seat.session]).shards.remove(seat.shard)
-        seat.session, seat.is_settled = None, False
+            member = self.members[seat.session]
+            member.shards.remove(seat.shard)
+            member.leaving.discard(seat.shard)
+        seat.session, seat.is_settled, seat.is_moving = None, False, False
+
+
+def _held_since(seat: Seat) -> tuple[int, int]:
+    return seat.held_ms, seat.shard
+
+
+def _wants(seat: Seat, member: Member) -> str:
+    return f'shard {seat.shard} wants workflow "{min(seat.wanted & member.types)}", which worker "{member.worker}" has'
 
 
 _HANDLERS: Final[dict[type, Callable[[LeaseTable, Any], None]]] = {

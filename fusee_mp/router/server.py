@@ -313,6 +313,8 @@ class Router:
                 case t.Assign(session, shards):
                     self._sessions.send(session, m.Assign(list(shards)))
                 case t.Revoke(session, shard, reason, gently):
+                    if gently:
+                        LOG.info("shard %d is handed on: %s", shard, reason)
                     self._sessions.send(session, m.Revoke(shard, reason, gently))
                 case t.Fence(shard, reason):
                     self._processes.send(shard, m.Revoke(shard, reason))

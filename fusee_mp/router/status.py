@@ -6,8 +6,9 @@ from typing import Any
 import fusee_mp
 from fusee_mp.bounds import STATUS_NAMES_BYTES_MAX
 from fusee_mp.router.elsewhere import fitting
-from fusee_mp.router.leases import LeaseTable, Member
+from fusee_mp.router.leases import LeaseTable
 from fusee_mp.router.processes import Slot
+from fusee_mp.router.seats import Member
 
 
 def server_status(server: str, slots: list[Slot], table: LeaseTable, state: str, refused: int) -> dict[str, Any]:

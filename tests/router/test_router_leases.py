@@ -3,11 +3,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterator
+from itertools import cycle
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -19,7 +21,6 @@ from fusee_mp.bounds import (
     WORKER_NAME_BYTES_MAX,
     WORKER_WORKFLOWS_MAX,
 )
-from fusee_mp.router import leases as t
 from fusee_mp.router.elsewhere import Elsewhere, Telling
 from fusee_mp.router.lease_events import (
     Assign,
@@ -47,11 +48,9 @@ from fusee_mp.router.leases import (
     REPLACED,
     RETRY_MS,
     STAY_MS,
-    WANTED,
     LeaseTable,
-    Member,
-    holder_name,
 )
+from fusee_mp.router.seats import Member, holder_name, worker_of
 from fusee_mp.router.status import server_status
 from fusee_mp.wire import messages as m
 
@@ -64,6 +63,10 @@ def table(shards: int, *events: Event) -> LeaseTable:
     for event in events:
         made.apply(event, 0)
     return made
+
+
+def to_code(session: int, shard: int, workflow: str, worker: str) -> Revoke:
+    return Revoke(session, shard, f'shard {shard} wants workflow "{workflow}", which worker "{worker}" has', gently=True)
 
 
 def test_a_worker_without_a_bound_takes_all_free_shards() -> None:
@@ -218,12 +221,12 @@ shards = st.integers(0, SHARDS - 1)
 def test_a_shard_goes_to_a_worker_that_has_the_code_when_its_holder_has_stayed_long_enough() -> None:
     made = table(2, Joined(1, "a", "i", ("red",)), Held(0, "a/i", 1), Held(1, "a/i", 1), Joined(2, "b", "i", ("green",)))
     assert made.apply(Lacks(1, 0, ("blue",)), STAY_MS) == [], "nobody has it"
-    assert made.apply(Joined(3, "c", "i", ("red", "blue")), STAY_MS) == [Revoke(1, 0, WANTED, gently=True)]
+    assert made.apply(Joined(3, "c", "i", ("red", "blue")), STAY_MS) == [to_code(1, 0, "blue", "c")]
     assert made.apply(Lacks(1, 0, ("blue",)), STAY_MS) == [], "asked once"
     assert made.apply(Freed(0), STAY_MS + 5) == [Assign(3, (0,))], "not to the first in order"
     assert made.apply(Held(0, "c/i", 2), STAY_MS + 6) == []
     assert made.apply(Lacks(3, 0, ("green",)), STAY_MS + 7) == [], "it has only just come"
-    assert made.apply(TimePassed(), 2 * STAY_MS + 6) == [Revoke(3, 0, WANTED, gently=True)]
+    assert made.apply(TimePassed(), 2 * STAY_MS + 6) == [to_code(3, 0, "green", "b")]
     assert made.apply(Freed(0), 2 * STAY_MS + 6) == [Assign(2, (0,))]
 
 
@@ -236,10 +239,52 @@ def test_who_lacks_code_for_a_shard_that_it_does_not_have_is_not_heard() -> None
 
 def test_a_shard_whose_wanted_worker_left_meanwhile_goes_to_the_next_or_back() -> None:
     made = table(1, Joined(1, "a", "i"), Held(0, "a/i", 1), Joined(2, "b", "i", ("blue",)))
-    assert made.apply(Lacks(1, 0, ("blue",)), STAY_MS) == [Revoke(1, 0, WANTED, gently=True)]
+    assert made.apply(Lacks(1, 0, ("blue",)), STAY_MS) == [to_code(1, 0, "blue", "b")]
     made.apply(Left(2), STAY_MS + 1)
     assert made.apply(Freed(0), STAY_MS + 2) == []
     assert made.apply(TimePassed(), STAY_MS + 2 + RETRY_MS) == [Assign(1, (0,))]
+
+
+def exchange() -> LeaseTable:
+    """Both workers are full, and a shard of the first wants code that the second has."""
+    made = table(3, Joined(1, "a", "i", ("red",), 1), Joined(2, "b", "i", ("blue",), 2))
+    for shard, holder in enumerate(("a/i", "b/i", "b/i")):
+        made.apply(Held(shard, holder, 1), shard)
+    return made
+
+
+def test_a_worker_without_room_gives_up_the_shard_it_has_longest_for_one_that_wants_its_code() -> None:
+    made = exchange()
+    first, second = made.apply(Lacks(1, 0, ("blue",)), 2 * STAY_MS)
+    assert second == to_code(1, 0, "blue", "b")
+    assert first == Revoke(2, 1, f"this worker has no room, and {to_code(1, 0, 'blue', 'b').reason}", gently=True)
+    assert made.apply(Lacks(1, 0, ("blue",)), 2 * STAY_MS) == [], "asked once"
+    assert made.apply(Freed(1), 2 * STAY_MS + 1) == [Assign(1, (1,))], "it does not wait for the other one"
+    assert made.apply(Freed(0), 2 * STAY_MS + 2) == [Assign(2, (0,))]
+    made.apply(Held(1, "a/i", 2), 2 * STAY_MS + 3)
+    made.apply(Held(0, "b/i", 2), 2 * STAY_MS + 4)
+    assert made.apply(TimePassed(), 9 * STAY_MS) == [], "nothing is wanted any more"
+
+
+def test_a_worker_gives_up_nothing_that_nobody_else_can_have() -> None:
+    made = exchange()
+    made.apply(Draining(1), 5)
+    assert made.apply(Lacks(1, 0, ("blue",)), 2 * STAY_MS) == []
+
+
+def test_a_shard_that_wants_other_code_itself_is_given_up_first() -> None:
+    made = exchange()
+    made.apply(Lacks(2, 2, ("green",)), 2 * STAY_MS)
+    assert [effect.shard for effect in made.apply(Lacks(1, 0, ("blue",)), 2 * STAY_MS) if isinstance(effect, Revoke)] == [2, 0]
+
+
+def test_the_place_of_a_shard_on_its_way_is_not_promised_to_another() -> None:
+    made = table(2, Joined(1, "a", "i"), Held(0, "a/i", 1), Held(1, "a/i", 1), Joined(2, "b", "i", ("blue",), 1))
+    assert made.apply(Lacks(1, 0, ("blue",)), STAY_MS) == [to_code(1, 0, "blue", "b")]
+    assert made.apply(Lacks(1, 1, ("blue",)), STAY_MS) == []
+    assert made.apply(Freed(0), STAY_MS) == [Assign(2, (0,))]
+    made.apply(Held(0, "b/i", 2), STAY_MS)
+    assert made.apply(TimePassed(), 2 * STAY_MS)[-1] == to_code(1, 1, "blue", "b"), "after a second, in exchange"
 
 
 def test_each_worker_hears_once_what_the_others_have() -> None:
@@ -344,12 +389,23 @@ def test_a_holder_that_lacks_ever_new_types_is_believed_a_thousand() -> None:
     for first in range(0, 5_000, 500):
         made.apply(Lacks(1, 0, tuple(f"type {number}" for number in range(first, first + 700))), 1)
     assert made.seats[0].wanted == {f"type {number}" for number in range(LACKED_MAX)}
-    assert made.apply(TimePassed(), STAY_MS) == [Revoke(1, 0, WANTED, gently=True)]
+    assert made.apply(TimePassed(), STAY_MS) == [to_code(1, 0, "type 7", "b")]
 
 
 workers = st.sampled_from("ab")
 instances = st.sampled_from("123")
 types = st.sampled_from(((), ("red",), ("red", "blue")))
+
+
+def check_agreement(table: LeaseTable) -> None:
+    by_seats = {(seat.session, seat.shard) for seat in table.seats if seat.session is not None}
+    by_members = {(member.session, shard) for member in table.members.values() for shard in member.shards}
+    assert by_seats == by_members
+    members = table.members.values()
+    leaving = {(seat.session, seat.shard) for seat in table.seats if seat.is_moving}
+    coming = {(seat.target, seat.shard) for seat in table.seats if seat.target is not None}
+    assert leaving == {(member.session, shard) for member in members for shard in member.leaving}
+    assert coming == {(member.session, shard) for member in members for shard in member.coming}
 
 
 class AnyEvents(RuleBasedStateMachine):
@@ -379,7 +435,7 @@ class AnyEvents(RuleBasedStateMachine):
             return
         member = self.table.members[effect.session]
         assert not member.is_draining and effect.session not in self.dismissed
-        assert member.max_shards == 0 or len(member.shards) <= member.max_shards, "only HELD may give more than the bound"
+        assert member.max_shards == 0 or len(member.shards - member.leaving) <= member.max_shards, "only HELD may give more than the bound"
         for shard in effect.shards:
             assert self.assigned.setdefault(shard, effect.session) == effect.session, "a shard is assigned to one session"
 
@@ -390,7 +446,7 @@ class AnyEvents(RuleBasedStateMachine):
         was_replaced = holder_name(worker, instance) in self.table._replaced
         self.apply(Joined(self.last, worker, instance, types, most))
         if self.last in self.dismissed:
-            assert was_replaced and any(t.worker_of(other) == worker for other in others), "who is alone under its name is let in"
+            assert was_replaced and any(worker_of(other) == worker for other in others), "who is alone under its name is let in"
 
     @rule(session=st.integers(1, 6), shard=shards, types=types)
     def lack(self, session: int, shard: int, types: tuple[str, ...]) -> None:
@@ -426,13 +482,11 @@ class AnyEvents(RuleBasedStateMachine):
 
     @invariant()
     def seats_and_members_agree(self) -> None:
-        by_seats = {(seat.session, seat.shard) for seat in self.table.seats if seat.session is not None}
-        by_members = {(member.session, shard) for member in self.table.members.values() for shard in member.shards}
-        assert by_seats == by_members
+        check_agreement(self.table)
 
     @invariant()
     def no_free_shard_is_kept_from_a_session_with_room(self) -> None:
-        with_room = {m.session for m in self.table.members.values() if m.has_room}
+        with_room = {m.session for m in self.table.members.values() if m.places > 0}
         for seat in self.table.seats:
             waits_for = with_room - {seat.shunned if self.now < seat.shunned_until_ms else None}
             assert not (seat.is_free and waits_for), f"shard {seat.shard} is free, and sessions {waits_for} have room"
@@ -470,7 +524,7 @@ class World:
 
     def join(self, worker: str, most: int) -> None:
         self.count += 1
-        for session in [s for s, (name, _) in self.sessions.items() if t.worker_of(name) == worker]:
+        for session in [s for s, (name, _) in self.sessions.items() if worker_of(name) == worker]:
             self.die(session)
         self.sessions[self.count] = holder_name(worker, str(self.count)), most
         self.tell(f"session {self.count}", Joined(self.count, worker, str(self.count), (), most))
@@ -569,3 +623,77 @@ def test_whatever_the_order_of_messages_every_shard_ends_with_a_worker_that_has_
             assert world.holder[shard] in live, "a shard is held by nobody who is alive"
         elif world.up[shard]:
             assert all(0 < most <= held[name] for name, most in live.items()), f"shard {shard} is free, and somebody has room"
+
+
+TICK_MS = 250
+
+
+class Shop:
+    """Workers with different code, and runs that need it; letting go of a shard takes its holder some ticks."""
+
+    def __init__(self, workers: list[tuple[int, set[str]]], needs: list[set[str]], delays: Iterator[int]) -> None:
+        self.types = {f"{number}/i": types for number, (_, types) in enumerate(workers)}
+        self.needs, self.delays = needs, delays
+        self.now = 0
+        self.holder = [""] * len(needs)
+        self.letting_go: dict[int, int] = {}  # shard to time
+        self.served: Counter[tuple[int, str]] = Counter()
+        self.moves = 0
+        self.table = LeaseTable(len(needs))
+        for number, (most, types) in enumerate(workers):
+            self.apply(Joined(number, str(number), "i", tuple(sorted(types)), most))
+        for shard in range(len(needs)):
+            self.apply(ShardUp(shard))
+
+    def apply(self, event: Event) -> None:
+        for effect in self.table.apply(event, self.now):
+            if isinstance(effect, Revoke) and effect.gently:
+                self.moves += 1
+                self.letting_go[effect.shard] = self.now + next(self.delays) * TICK_MS
+            elif isinstance(effect, Assign):
+                for shard in effect.shards:
+                    assert not self.holder[shard], "a shard is assigned when it is free"
+                    self.holder[shard] = f"{effect.session}/i"
+                    self.apply(Held(shard, self.holder[shard], 1))
+
+    def tick(self) -> None:
+        self.now += TICK_MS
+        for shard, holder in enumerate(self.holder):
+            types = self.types.get(holder, set())
+            if shard not in self.letting_go:
+                self.served.update((shard, name) for name in self.needs[shard] & types)
+            if holder and self.needs[shard] - types:
+                self.apply(Lacks(int(holder[:-2]), shard, tuple(sorted(self.needs[shard] - types))))
+        for shard in [shard for shard, at in self.letting_go.items() if at <= self.now]:
+            del self.letting_go[shard]
+            self.holder[shard] = ""
+            self.apply(Freed(shard))
+        self.apply(TimePassed())
+        check_agreement(self.table)
+
+
+some_types = st.sets(st.sampled_from(("red", "green", "blue")), min_size=1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), some_types), min_size=2, max_size=4), st.lists(some_types, min_size=1, max_size=4), st.data())
+def test_every_run_gets_its_code_again_and_again_and_without_need_nothing_moves(
+    workers: list[tuple[int, set[str]]], needs: list[set[str]], data: st.DataObject
+) -> None:
+    """As long as the workers have places for all shards: whatever their bounds, and however long each takes to let go."""
+    assume(sum(most or len(needs) for most, _ in workers) >= len(needs))
+    shop = Shop(workers, needs, cycle(data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=5))))
+    known = set().union(*(types for _, types in workers))
+    for _ in range(2):
+        shop.served.clear()
+        for _ in range(240):
+            shop.tick()
+        hungry = {(shard, name) for shard, names in enumerate(needs) for name in names & known} - shop.served.keys()
+        assert not hungry, f"never served within a minute: {hungry}"
+    shop.needs = [set() for _ in needs]
+    for _ in range(40):
+        shop.tick()
+    moves = shop.moves
+    for _ in range(40):
+        shop.tick()
+    assert shop.moves == moves and all(shop.holder)

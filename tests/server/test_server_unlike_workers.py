@@ -4,12 +4,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from fusee_mp import Client, Ctx, Rejected, UnknownWorkflow, Worker, signal, step, workflow
-from tests.server.loopback import PATIENCE_S
+from tests.server.loopback import PATIENCE_S, id_on
 from tests.server.tree import Tree, serving
 
 END = signal("end", str)
@@ -156,6 +157,20 @@ def begins(text: str) -> Callable[[], Awaitable[bool]]:
 
 async def is_aside(client: Client, id: str) -> bool:
     return (await client.status(id)).status == "quarantined"
+
+
+def test_a_worker_that_has_no_room_gets_a_shard_that_needs_it_in_exchange_for_another(tmp_path: Path) -> None:
+    async def body(tree: Tree, client: Client) -> None:
+        async with (
+            Worker.connect(tree.address, workflows=[blue], name="blue", max_shards=2) as small,
+            Worker.connect(tree.address, workflows=[red], name="red", max_shards=1) as other,
+        ):
+            await eventually(lambda: knows(client, "red"), "the blue worker hears of the red one")
+            for kind, shard in product(("blue", "red"), range(3)):
+                assert await client.execute(kind, id_on(shard, 3), f"{kind} on {shard}") == f"{kind} on {shard}"
+            assert len(small.held) <= 2 and len(other.held) <= 1
+
+    play(tmp_path, body, shards=3)
 
 
 def test_a_quarantined_run_says_why_and_goes_on_when_its_code_comes(tmp_path: Path) -> None:
