@@ -539,9 +539,9 @@ class Run:
         return min(dues) if dues else None
 
     @property
-    def bodies(self) -> int:
-        """Its step bodies that run now."""
-        return sum(isinstance(w, StepCall) and w.body is not None for w in self.journal.open.values())
+    def running(self) -> list[StepCall]:
+        """Its steps whose bodies run now."""
+        return [w for w in self.journal.open.values() if isinstance(w, StepCall) and w.body is not None]
 
     @property
     def is_quiet(self) -> bool:

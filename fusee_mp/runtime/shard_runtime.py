@@ -36,6 +36,7 @@ from fusee_mp.runtime.residence import PAGE_MS, Deadline, Residence
 from fusee_mp.runtime.retention import KEEP_ALL, Keeping, Retention
 from fusee_mp.runtime.run import Run
 from fusee_mp.runtime.schedules import Schedules
+from fusee_mp.runtime.steps import StepCall
 from fusee_mp.runtime.weight import Budget
 from fusee_mp.store.results import State
 
@@ -161,9 +162,9 @@ class ShardRuntime:
         self.is_draining = True
 
     @property
-    def bodies(self) -> int:
-        """Step bodies that run now."""
-        return sum(run.bodies for run in self.by_number.values())
+    def running(self) -> list[StepCall]:
+        """Steps whose bodies run now."""
+        return [step for run in self.by_number.values() for step in run.running]
 
     def close(self, error: FuseeError | None = None) -> None:
         """Drop every run without an effect; nothing is recorded any more. Bodies of async steps are cancelled."""

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import os
@@ -32,6 +31,7 @@ from fusee_mp.sdk.config import turn_timeout_ms
 from fusee_mp.sdk.connection import Connection, connect
 from fusee_mp.sdk.definitions import Workflow
 from fusee_mp.sdk.engine import clock_ms
+from fusee_mp.sdk.handover import Patience, let_end
 from fusee_mp.sdk.here_only import HereOnly
 from fusee_mp.sdk.registry import WorkflowRegistry
 from fusee_mp.sdk.remote_home import RemoteHome
@@ -49,7 +49,6 @@ GOOD_SESSION_S: Final = 1.0
 DISMISSED_MOST_S: Final = 30.0
 # The router takes an assignment back after 10 s.
 ASSIGNED_S: Final = 8.0
-CLOSING_POLL_MOST_S: Final = 0.05
 # While a server stays away: how often that is said.
 AWAY_SAID_S: Final = 30.0
 # A worker that has no shard by then says that it stands by.
@@ -100,6 +99,7 @@ class Worker(HereOnly):
         self._registry = WorkflowRegistry(workflows)
         self._lifespan = lifespan
         self._grace_s = to_ms(grace, "grace") / 1000
+        self._patience = Patience(self._grace_s)
         self.name = name or address.name or f"{os.uname().nodename}-{os.getpid()}"
         self._instance = secrets.token_hex(8)
         self._hello = m.Hello(self.name, self._instance, list(self._registry), max_shards, 0, fusee_mp.__version__)
@@ -313,7 +313,8 @@ class Worker(HereOnly):
     def _revoked(self, shard: int, reason: str, gently: bool) -> None:
         home = self._homes.get(shard)
         if home is not None and gently and home.runtime is not None:
-            self._spawn(self._hand_over([(shard, home.runtime)], reason))
+            if not home.runtime.is_draining:
+                self._spawn(self._hand_on(shard, home.runtime, reason))
         elif home is not None:
             home.abort(f"the router revoked it: {reason}")
 
@@ -338,23 +339,22 @@ class Worker(HereOnly):
         self._is_leaving = True
         if self._session is not None:
             self._session.send(m.Drain())
-        await self._hand_over(list(self._runtimes.items()), "the worker leaves")
+        runtimes = dict(self._runtimes)
+        await let_end(list(runtimes.values()), self._grace_s)
+        for shard, runtime in runtimes.items():
+            self._give_back(shard, runtime, "the worker leaves")
         await self._end()
 
-    async def _hand_over(self, runtimes: list[tuple[int, ShardRuntime]], reason: str) -> None:
-        """Give leases back: running bodies get the grace period, and what they bring is made durable."""
-        for _, runtime in runtimes:
-            runtime.drain()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._grace_s):
-                await _until(lambda: not any(runtime.bodies for _, runtime in runtimes if not runtime.is_closed))
-                last = {shard: runtime.lsn for shard, runtime in runtimes}  # what is recorded from now on, the next holder may find, or not
-                await _until(lambda: all(runtime.is_closed or runtime.durable_lsn >= last[shard] for shard, runtime in runtimes))
-        for shard, runtime in runtimes:
-            home = self._homes.get(shard)
-            runtime.close(LeaseLost(f"shard {shard} was handed back: {reason}"))
-            if home is not None and home.runtime is runtime:
-                home.hand_back()
+    async def _hand_on(self, shard: int, runtime: ShardRuntime, reason: str) -> None:
+        """To a worker with other code."""
+        await self._patience.let_end(runtime)
+        self._give_back(shard, runtime, reason)
+
+    def _give_back(self, shard: int, runtime: ShardRuntime, reason: str) -> None:
+        home = self._homes.get(shard)
+        runtime.close(LeaseLost(f"shard {shard} was handed back: {reason}"))
+        if home is not None and home.runtime is runtime:
+            home.hand_back()
 
     async def _end(self) -> None:
         await self.engine.close()
@@ -369,13 +369,6 @@ class Worker(HereOnly):
         if hasattr(self, "_crew"):
             self._crew.close()
         await self._stack.aclose()
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    pause = 0.001
-    while not condition():
-        await asyncio.sleep(pause)
-        pause = min(pause * 1.5, CLOSING_POLL_MOST_S)
 
 
 class Joining:

@@ -38,6 +38,18 @@ async def red(ctx: Ctx, text: str) -> str:
     return await note(text)
 
 
+@step
+async def sleep(seconds: float) -> str:
+    begun.append("slow")
+    await asyncio.sleep(seconds)
+    return "slow"
+
+
+@workflow
+async def slow(ctx: Ctx, seconds: float) -> str:
+    return await sleep(seconds)
+
+
 @workflow
 async def blue(ctx: Ctx, text: str) -> str:
     return await note(text)
@@ -61,7 +73,7 @@ def play(tmp_path: Path, body: Callable[[Tree, Client], Awaitable[None]], shards
         async with asyncio.timeout(3 * PATIENCE_S), Client.connect(tree.address) as client:
             await body(tree, client)
 
-    with serving(tmp_path / "data", shards=shards) as tree:
+    with serving(tmp_path / "data", shards=shards, ping_ms=250) as tree:
         asyncio.run(main(tree))
 
 
@@ -157,6 +169,36 @@ def begins(text: str) -> Callable[[], Awaitable[bool]]:
 
 async def is_aside(client: Client, id: str) -> bool:
     return (await client.status(id)).status == "quarantined"
+
+
+def test_a_body_longer_than_the_grace_ends_although_its_shard_is_wanted_again_and_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(tree: Tree, client: Client) -> None:
+        async with Worker.connect(tree.address, workflows=[slow], name="slow", grace="200ms"):
+            long = await client.start("slow", "long", 1.5)
+            await eventually(begins("slow"), "the body runs")
+            other = asyncio.create_task(Worker.connect(tree.address, workflows=[blue], name="blue")._begin())
+            await eventually(lambda: knows(client, "blue"), "the slow worker hears of the blue one")
+            wanting = asyncio.create_task(want_for_ever(client))
+            assert await long.result() == "slow"
+            assert await client.execute("blue", "last", "last") == "last"
+            wanting.cancel()
+            await asyncio.gather(wanting, return_exceptions=True)
+            await (await other).close()
+        said = [record.getMessage() for record in caplog.records if "is cut off after" in record.getMessage()]
+        assert begun.count("slow") == len(said) + 1 > 1, "it is said of each body that is cut"
+        assert 'workflow "slow", run "long": the body of step "sleep"' in said[0] and "--grace" in said[0]
+        given = [float(text.split("after ")[1].split(" s of grace")[0]) for text in said]
+        assert given[0] == 0.2 and given == sorted(set(given)), "each time more"
+
+    play(tmp_path, body, shards=1)
+
+
+async def want_for_ever(client: Client) -> None:
+    for number in range(10_000):
+        await client.start("blue", f"want-{number}", f"want-{number}")
+        await asyncio.sleep(0.05)
 
 
 def test_a_worker_that_has_no_room_gets_a_shard_that_needs_it_in_exchange_for_another(tmp_path: Path) -> None:
