@@ -1,6 +1,7 @@
 """Where a process of ours sends its log: lines of text, or of JSON."""
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 LEVEL: Final = "FUSEE_LOG_LEVEL"
 FORMAT: Final = "FUSEE_LOG_FORMAT"
+QUIET_S: Final = 5.0
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -40,3 +42,35 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             facts["exception"] = self.formatException(record.exc_info)
         return json.dumps(facts, default=str, ensure_ascii=False)
+
+
+class Seldom:
+    """Says the first of many like things at once, and what follows within QUIET_S in one line, with its number and the last of it.
+
+    first: template of a line at INFO, for what is noted. more: of one at `level`, for a number, QUIET_S and what was noted last."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, log: logging.Logger, first: str, more: str, level: int) -> None:
+        self._loop, self._log = loop, log
+        self._first, self._more, self._level = first, more, level
+        self._untold = 0
+        self._last = ""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note(self, what: str) -> None:
+        self._last = what
+        if self._timer is None:
+            self._log.info(self._first, what)
+            self._timer = self._loop.call_later(QUIET_S, self._tell)
+        else:
+            self._untold += 1
+
+    def _tell(self) -> None:
+        self._timer = None
+        if self._untold:
+            self._log.log(self._level, self._more, self._untold, QUIET_S, self._last)
+            self._untold = 0
+            self._timer = self._loop.call_later(QUIET_S, self._tell)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

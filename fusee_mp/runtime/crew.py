@@ -10,6 +10,7 @@ from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
+from fusee_mp.logs import Seldom
 from fusee_mp.runtime.eager import EagerStarter
 from fusee_mp.runtime.lines import code_line, is_ours
 from fusee_mp.runtime.loop import Interrupted
@@ -39,11 +40,15 @@ class Crew:
         self.threads = Threads(threads, "fusee-step")
         self.processes = Processes(self.loop)
         self.eager = EagerStarter(self.loop, self.base_context)
+        self.for_others = Seldom(
+            self.loop, logging.getLogger("fusee_mp.shard"), "%s",
+            "%d more runs whose code another worker has were set aside within %g s, the last: %s", logging.INFO)
         self.shards: list[ShardRuntime] = []
         self._watch = TurnWatch(self, threading.get_ident(), turn_s_max)
         self._loop_watch = LoopWatch(self.loop, threading.get_ident()) if watches_loop else None
 
     def close(self) -> None:
+        self.for_others.close()
         self._watch.stop()
         if self._loop_watch is not None:
             self._loop_watch.stop()

@@ -439,8 +439,10 @@ class ShardRuntime:
         self.residence.leave(run)
 
     def say_quarantined(self, run: Run, error: FuseeError) -> None:
-        level = logging.INFO if self.is_for_others(run) else logging.WARNING
-        LOG.log(level, 'run %d of "%s" is set aside (quarantined): %s', run.number, run.id, error.message)
+        if self.is_for_others(run):
+            self.crew.for_others.note(f'run {run.number} of "{run.id}" is set aside (quarantined): {error.message}')
+        else:
+            LOG.warning('run %d of "%s" is set aside (quarantined): %s', run.number, run.id, error.message)
 
     def is_for_others(self, run: Run) -> bool:
         """Its code is not here, and where it is, the shard will be soon."""

@@ -85,7 +85,7 @@ class Door:
         """Take a connection whose preface was read."""
         why, host = entry.full(), host_of(sock)
         if why:
-            self.refusals.note(host, why)
+            self.refusals.refused(host, why)
             self.farewells.goodbye(sock, why)
             return
         if len(self._crowd) >= bounds.DOOR_PENDING_MAX:
@@ -191,7 +191,7 @@ class Entrant(asyncio.Protocol):
             if not isinstance(error, OSError):
                 raise
             if not self._is_refused:
-                self._door.refusals.note(self._host, f"TLS failed: {error or 'the other side ended it'}" if context else str(error))
+                self._door.refusals.refused(self._host, f"TLS failed: {error or 'the other side ended it'}" if context else str(error))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -282,7 +282,7 @@ class Entrant(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._proving is not None and not self._is_proven and self._transport is not None:
             why = f"it left before it proved its token {self._named!r}: this server has none of that name and secret"
-            self._door.refusals.note(self._host, why)
+            self._door.refusals.refused(self._host, why)
         self._ended()
         self._transport = None
 
@@ -291,7 +291,7 @@ class Entrant(asyncio.Protocol):
     def refuse(self, reason: str) -> None:
         """Say why, and end it."""
         self._is_refused = True
-        self._door.refusals.note(self._host, reason)
+        self._door.refusals.refused(self._host, reason)
         self._ended()
         if self._transport is not None:
             self._send(m.Goodbye(reason))

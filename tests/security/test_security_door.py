@@ -365,12 +365,12 @@ def test_an_ipv6_network_counts_as_one_address_and_a_unix_socket_as_one() -> Non
 
 
 def test_the_log_has_the_first_refusal_and_then_their_number(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fusee_mp.security.refusals.QUIET_S", 0.05)
+    monkeypatch.setattr("fusee_mp.logs.QUIET_S", 0.05)
 
     async def body() -> None:
         refusals = Refusals(asyncio.get_running_loop(), logging.getLogger("door"))
         for number in range(1000):
-            refusals.note("10.0.0.1", f"reason {number}")
+            refusals.refused("10.0.0.1", f"reason {number}")
         async with asyncio.timeout(10):
             while len(caplog.messages) < 2:
                 await asyncio.sleep(0.01)

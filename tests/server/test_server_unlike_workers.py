@@ -215,6 +215,28 @@ def test_a_worker_that_has_no_room_gets_a_shard_that_needs_it_in_exchange_for_an
     play(tmp_path, body, shards=3)
 
 
+def test_of_many_runs_that_wait_for_the_code_of_another_worker_the_log_has_few_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def body(tree: Tree, client: Client) -> None:
+        gates["long"] = asyncio.Event()
+        async with Worker.connect(tree.address, workflows=[red], name="red"):
+            await client.start("red", "long", "long")
+            await eventually(begins("long"), "the body keeps the shard here")
+            other = asyncio.create_task(Worker.connect(tree.address, workflows=[blue], name="blue")._begin())
+            await eventually(lambda: knows(client, "blue"), "the red worker hears of the blue one")
+            many = [await client.start("blue", f"many-{number}", str(number)) for number in range(50)]
+            gates["long"].set()
+            await asyncio.gather(*(run.result() for run in many))
+            said = [text for text in caplog.messages if "set aside" in text]
+            assert 'run 2 of "probe-blue" is set aside (quarantined): workflow "blue"' in said[0] and len(said) < 10
+            await (await other).close()
+
+    play(tmp_path, body, shards=1)
+
+
 def test_a_quarantined_run_says_why_and_goes_on_when_its_code_comes(tmp_path: Path) -> None:
     async def body(tree: Tree, client: Client) -> None:
         async with Worker.connect(tree.address, workflows=[red, blue], name="first", grace=0):
