@@ -10,6 +10,7 @@ from fusee_mp.cli.main import COMMANDS
 from fusee_mp.cli.output import say_json, say_table
 
 HEAD = ("SHARD", "STATE", "WORKER", "EPOCH", "DURABLE LSN", "APPLIED LSN", "CLIENTS", "RESTARTS", "PID", "KEEPER")
+WORKERS_HEAD = ("WORKER", "SHARDS", "WORKFLOWS")
 
 
 @click.command(help=COMMANDS["shards"] + " Durable: on disk in the log. Applied: in the store, which answers lists and histories.")
@@ -22,6 +23,9 @@ def command(timeout_ms: int, address: str, as_json: bool) -> None:
         say_json(facts)
         return
     say_table(HEAD, [_row(shard) for shard in facts["shards"]])
+    if facts["workers"]:
+        click.echo()
+        say_table(WORKERS_HEAD, [_worker_row(worker) for worker in facts["workers"]])
     standbys = [worker["worker"] for worker in facts["workers"] if not worker["held"]]
     if standbys:
         click.echo(f"Standing by: {', '.join(standbys)}")
@@ -55,3 +59,8 @@ def _row(shard: dict[str, Any]) -> tuple[str, ...]:
     worker = shard["worker"].rpartition("/")[0] or "nobody"
     names = ("epoch", "durable_lsn", "applied_lsn", "clients", "restarts", "pid", "keeper_pid")
     return (str(shard["shard"]), shard["state"], worker, *("-" if shard.get(name) is None else str(shard[name]) for name in names))
+
+
+def _worker_row(worker: dict[str, Any]) -> tuple[str, ...]:
+    held, most = len(worker["held"]), worker["max_shards"]
+    return (worker["worker"], f"{held} of at most {most}" if most else str(held), ", ".join(worker["workflows"]) or "none")

@@ -173,4 +173,6 @@ def test_shards_names_the_holder_of_each(cli: Cli) -> None:
     facts = until(lambda: (found := cli("shards", "--json").json) and all(shard["worker"] for shard in found["shards"]) and found)
     assert [shard["state"] for shard in facts["shards"]] == ["ready", "ready"]
     assert facts["workers"][0]["workflows"] == ["order", "approval", "where", "delivery", "stumbling", "spinning"]
-    assert facts["workers"][0]["worker"] in cli("shards").out
+    worker, text = facts["workers"][0], cli("shards").out
+    row = next(line for line in text.partition("WORKFLOWS")[2].splitlines() if line.startswith(worker["worker"]))
+    assert row.split()[1] == "2" and worker["workflows"][0] in row
