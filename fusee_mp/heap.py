@@ -1,9 +1,11 @@
 """`give_back`: memory that was freed, to the system. `Tidy`: does so when many things have gone."""
 from __future__ import annotations
 
-import asyncio
 import ctypes
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:  # processes that have no loop have give_back alone
+    import asyncio
 
 _malloc_trim: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it, and needs it
 # A connection with TLS leaves 20 KiB of freed memory to the C library, which finds no use for most of it: 10,000 that came and went left

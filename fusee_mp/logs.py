@@ -1,12 +1,14 @@
 """Where a process of ours sends its log: lines of text, or of JSON."""
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import asyncio
 
 LEVEL: Final = "FUSEE_LOG_LEVEL"
 FORMAT: Final = "FUSEE_LOG_FORMAT"

@@ -28,6 +28,7 @@ from fusee_mp.bounds import (
     READS_AT_ONCE,
     READS_OF_ONE_MAX,
     READS_WAITING_MAX,
+    SHARDS_MAX,
 )
 from fusee_mp.core.calls import LimitCall, Outcome, ResultCall, StartedCall, decode_call
 from fusee_mp.errors import Busy, FuseeError, PayloadError, Rejected, StorageFull, Unavailable
@@ -73,9 +74,9 @@ class Pending:
         self.given_at = 0.0
 
     @property
-    def asker(self) -> object:
-        """Whose turns its questions take: of a client here, or of one of another process, which numbers its own."""
-        return self.owner if isinstance(self.owner, Stream) else (self.owner, self.number)
+    def asker(self) -> int:
+        """Whose turns its questions take: those of a client here, or of one of another process, which numbers its own."""
+        return self.number * SHARDS_MAX + self.owner if isinstance(self.owner, int) else id(self.owner)
 
     @property
     def method(self) -> str:
@@ -98,7 +99,7 @@ class ClientCalls:
     def __init__(self, process: ShardProcess) -> None:
         self._process = process
         self.waiting: Waiting[Pending] = Waiting(OF_ALL, OF_ONE, self._dropped)
-        self._turns: WeakValueDictionary[object, asyncio.Semaphore] = WeakValueDictionary()  # held by those who wait for theirs
+        self._turns: WeakValueDictionary[int, asyncio.Semaphore] = WeakValueDictionary()  # held by those who wait for theirs
         self._unlooked: deque[int] = deque()  # calls whose answer the store may have, while nobody holds the shard
         self._looking: asyncio.Task[None] | None = None
 
@@ -213,7 +214,7 @@ class ClientCalls:
     async def _read(self, pending: Pending) -> None:
         host, asker, method = self._process.host, pending.owner, pending.call.method
         async with self._turn(pending):
-            value = await host.read_bytes(method, pending.call.args, host.durable_lsn, READ_TIMEOUT_S, hash(pending.asker))
+            value = await host.read_bytes(method, pending.call.args, host.durable_lsn, READ_TIMEOUT_S, pending.asker)
             if len(value) > ANSWER_BYTES_MAX:
                 raise Rejected(f'the answer to "{method}" has {len(value)} bytes, over {ANSWER_BYTES_MAX}: ask for less at once')
             frames = m.encode_answer(m.Reply, value, pending.request, pending.shard)
