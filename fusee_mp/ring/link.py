@@ -6,7 +6,8 @@
 # inherit them (all are close-on-exec).
 #
 # While a side has frames to handle it asks for no ring, so a busy pair makes no system call. With nothing left to handle it
-# looks for SPIN_TURNS more turns of its event loop, then asks to be rung and sleeps; an idle pair costs nothing.
+# looks for SPIN_TURNS more turns of its event loop, or for as long as its owner keeps the loop awake, then asks to be rung and sleeps; an
+# idle pair costs nothing.
 #
 # Rule 1: nothing is dropped while the link is open. What does not fit the ring waits in memory, in order, until the reader makes room.
 # Rule 2: what a dead peer wrote whole is handed over before its death is.
@@ -96,6 +97,10 @@ def regions(ring_bytes: int, generation: int) -> tuple[tuple[int, ...], tuple[in
     return (rings[0], rings[1]), (copies[1], copies[0])
 
 
+def _never() -> bool:
+    return False
+
+
 class Link:
     """One end of a link. Frames arrive whole, once and in order at `on_frame`; `on_closed` gets the reason why the link ended.
 
@@ -115,6 +120,7 @@ class Link:
         self._drain_waiters: list[asyncio.Future[None]] = []
         self._queued_bytes = self._idle_turns = 0
         self._is_scheduled = self._is_asleep = self._is_gone = self._waits_for_room = self._is_held_back = False
+        self.is_awake: Callable[[], bool] = _never  # while it is true this side looks at the ring in each turn, and needs no bell
         self._fault: str | None = None
         self._gone_reason = ""
         self._closed: str | None = None
@@ -282,7 +288,7 @@ class Link:
             self._schedule()
         elif self._fault is not None:
             self._fail(self._fault, layout.STATE_REFUSED)
-        elif self._idle_turns < SPIN_TURNS and not self._is_gone:
+        elif (self._idle_turns < SPIN_TURNS or self.is_awake()) and not self._is_gone:
             self._idle_turns += 1
             self._schedule()
         else:

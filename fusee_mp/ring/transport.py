@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 from fusee_mp.errors import Unavailable
@@ -32,6 +33,10 @@ class LinkTransport(asyncio.Transport):
 
     def begin(self) -> None:
         self._protocol.connection_made(self)
+
+    def stay_awake_while(self, is_awake: Callable[[], bool]) -> None:
+        """While the loop is kept from sleeping anyway, the ring is looked at in each of its turns: the peer need not ring the bell."""
+        self._link.is_awake = is_awake
 
     # What asyncio asks of a transport.
 

@@ -21,6 +21,7 @@ from fusee_mp.core.calls import decode_call
 from fusee_mp.core.records import LENGTH_BYTES, unframe
 from fusee_mp.errors import FuseeError, LeaseLost, PayloadError, ProtocolError, Rejected
 from fusee_mp.payload.sealing import PLAIN, Payloads
+from fusee_mp.ring.transport import LinkTransport
 from fusee_mp.runtime.shard_runtime import ShardRuntime
 from fusee_mp.sdk.connection import Connection
 from fusee_mp.sdk.remote_limits import RemoteLimits
@@ -92,6 +93,8 @@ class RemoteHome(Connection):
         self._answered_ping = asked_at
         if self._transport is not None:
             self._hangup = Hangup(self._transport)
+        if isinstance(self._transport, LinkTransport):
+            self._transport.stay_awake_while(self._spin.is_on)
         return msgspec.msgpack.decode(granted.state, type=State)
 
     def attach(self, runtime: ShardRuntime) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from fusee_mp.bounds import APPENDED_BYTES_MAX
 from fusee_mp.core import records as r
 from fusee_mp.errors import FuseeError, ProtocolError
+from fusee_mp.ring.transport import LinkTransport
 from fusee_mp.security.token import Token
 from fusee_mp.wire import messages as m
 from fusee_mp.wire.frames import Frame
@@ -56,6 +57,10 @@ class WorkerConnection(Stream):
         self.token = token
         self._asked = False
         self.lease: Lease | None = None
+
+    def opened(self) -> None:
+        if isinstance(self._transport, LinkTransport):
+            self._transport.stay_awake_while(self._process.spin.is_on)
 
     def received(self, frame: Frame) -> None:
         if frame.kind == Kind.APPEND:

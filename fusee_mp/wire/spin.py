@@ -23,6 +23,9 @@ class Spin:
         self._until: float | None = None
         self._is_turning = False
 
+    def is_on(self) -> bool:
+        return self._until is not None
+
     def start(self) -> None:
         """Something was sent."""
         now = self._clock()

@@ -13,7 +13,8 @@ import uvloop
 
 from fusee_mp.errors import ProtocolError, Unavailable
 from fusee_mp.ring import layout, offer
-from fusee_mp.ring.link import LinkFds, pair
+from fusee_mp.ring.doorbell import Doorbell
+from fusee_mp.ring.link import SPIN_TURNS, LinkFds, pair
 from fusee_mp.ring.offer import Offer
 from fusee_mp.ring.region import Region
 from fusee_mp.ring.transport import HIGH_WATER_BYTES, LinkTransport
@@ -163,6 +164,32 @@ def test_an_offer_is_received_over_the_socket_which_becomes_the_life_line() -> N
     before = len(os.listdir("/proc/self/fd"))
     asyncio.run(main())
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@both_loops
+def test_while_the_loop_is_kept_awake_nobody_is_rung(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    rings: list[int] = []
+    ring = Doorbell.ring
+    monkeypatch.setattr(Doorbell, "ring", lambda self: (rings.append(0), ring(self)))
+
+    async def main() -> None:
+        one, mine, other, theirs, copy = two()
+        copy.close()
+        is_awake = True
+        one.stay_awake_while(lambda: is_awake)
+        for round in (1, 2):
+            for _ in range(10 * SPIN_TURNS):
+                await asyncio.sleep(0)
+            rings.clear()
+            other.write(b"hello")
+            await until(lambda round=round: mine.data == b"hello" * round)  # type: ignore[misc]
+            assert bool(rings) is not is_awake
+            is_awake = False
+        one.abort()
+        other.abort()
+        await until(lambda: "lost" in mine.told and "lost" in theirs.told)
+
+    run(main())
 
 
 def test_the_end_of_a_link_is_seen_before_the_loop_hears_of_it() -> None:
