@@ -1,13 +1,11 @@
 """`give_back`: memory that was freed, to the system. `Tidy`: does so when many things have gone."""
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:  # processes that have no loop have give_back alone
     import asyncio
 
-_malloc_trim: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it, and needs it
 # A connection with TLS leaves 20 KiB of freed memory to the C library, which finds no use for most of it: 10,000 that came and went left
 # 180 MiB. So when so many things of that kind have gone the system gets it back, at most once in this time.
 GONE_MANY: Final = 100
@@ -16,8 +14,11 @@ GIVE_BACK_S: Final = 5.0
 
 def give_back() -> None:
     """Give the system back what the C library keeps of freed memory, in pieces that others may not fit. Takes milliseconds."""
-    if _malloc_trim is not None:
-        _malloc_trim(0)
+    import ctypes  # a MiB that many a process never needs
+
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it, and needs it
+    if malloc_trim is not None:
+        malloc_trim(0)
 
 
 class Tidy:
