@@ -66,8 +66,10 @@ class ServeOptions:
         _require(bool(self.listen or self.unix), "listen", "an address, or a Unix path in `unix`", self.listen, "nobody could connect")
         _require(0 <= self.shards <= bounds.SHARDS_MAX, "shards", f"1 to {bounds.SHARDS_MAX}, or 0 for the default", self.shards)
         _require(len(os.fsencode(self.unix)) <= UNIX_PATH_BYTES_MAX, "unix", f"at most {UNIX_PATH_BYTES_MAX} bytes", self.unix)
-        if "\0" in self.unix + self.dir:
-            raise Rejected("expected paths for the data directory and --unix, found a zero byte: leave it out", option="unix")
+        for name, path in (("dir", self.dir), ("unix", self.unix)):
+            if any(ord(letter) < 32 or 0xD800 <= ord(letter) < 0xE000 for letter in path):
+                raise Rejected(f"expected a path in UTF-8 without control characters, found {path!r}: it stands in log lines",
+                               option=name)
         for name in ("ping_ms", "revoke_ms", "silence_ms", "checkpoint_interval_ms"):
             value = getattr(self, name)
             _require(0 < value <= bounds.DURATION_MS_MAX, name, "more than 0 ms", value)

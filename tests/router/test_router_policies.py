@@ -83,6 +83,7 @@ def test_an_address_that_is_none_is_refused_by_name(address: str) -> None:
     ({"dir": ""}, "dir"), ({"listen": ()}, "listen"), ({"shards": 1025}, "shards"), ({"shards": -1}, "shards"),
     ({"unix": "/" + "x" * 107}, "unix"), ({"ping_ms": 0}, "--ping"), ({"grace_ms": -1}, "--grace"), ({"revoke_ms": 1999}, "--revoke"),
     ({"segment_bytes": 4096}, "segment_bytes"), ({"flush": "sometimes"}, "flush"), ({"listen": ("nowhere",)}, "listen"),
+    ({"dir": "a\0b"}, "a path in UTF-8"), ({"dir": "log\udcff"}, "a path in UTF-8"), ({"unix": "/a\nb"}, "a path in UTF-8"),
 ])
 def test_options_that_cannot_be_are_refused_by_name(options: dict[str, Any], name: str) -> None:
     with pytest.raises(Rejected, match=name):
