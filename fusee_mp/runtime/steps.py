@@ -167,6 +167,7 @@ class StepCall:
             return
         if self.options.limit is not None and not self._is_permitted(self.options.limit):
             return
+        self._stop_timer()
         self.attempt += 1
         self.generation = generation = self.generation + 1
         fn = self.fn
@@ -196,7 +197,21 @@ class StepCall:
         """Has it a permit? If not it is asked for, and `begin` is called again."""
         if self.permit is None:
             self.permit = Permit(self, limit)
+            if not self.permit.is_held and (left_ms := self._left_ms()) is not None:
+                self.timer = self.run.shard.loop.call_later(left_ms / 1000, self._waited_out, self.generation)
         return self.permit.is_held
+
+    def _waited_out(self, generation: int) -> None:
+        """The time for all attempts is over, and no permit came for the next one: it counts as an attempt that failed."""
+        if generation != self.generation or not self.is_open or self.run.shard.is_draining:
+            return
+        if self.run.is_paused:
+            self._give_back()
+            self.run.held_steps.append(self)
+            return
+        self.attempt += 1
+        total = f"its total_timeout of {(self.options.total_timeout_ms or 0) / 1000:g} s"
+        self.expire(generation, TimeoutError(f'step "{self.name}" got no permit of the limit "{self.options.limit}" within {total}'))
 
     def refuse(self, error: Exception) -> None:
         """It cannot begin at all: that is its outcome."""
@@ -279,14 +294,17 @@ class StepCall:
         self._settle(generation, None, error)
         self.run.shard.work_soon()
 
+    def _stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
     def stop_body(self) -> None:
         """The outcome is no longer wanted: cancel an async body, kill a process; a thread runs on."""
         self.generation += 1
         if self.permit is not None:
             self._give_back()
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
+        self._stop_timer()
         if self.beats is not None:
             self.beats.end(is_failed=False)
         body, self.body = self.body, None
@@ -298,9 +316,7 @@ class StepCall:
     def _settle(self, generation: int, value: Any, error: BaseException | None) -> None:
         if generation != self.generation or not self.is_open:
             return
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
+        self._stop_timer()
         self.body = None
         if self.permit is not None:
             self._give_back()

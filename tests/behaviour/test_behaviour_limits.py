@@ -67,7 +67,16 @@ async def fails_twice(ctx: Ctx) -> int:
     return await ctx.step("fails", body, limit="api", retry=Retry(attempts=3, initial="1ms"))
 
 
-WORKFLOWS = [one_call, named, blocks, fails_twice]
+@workflow
+async def impatient(ctx: Ctx) -> str:
+    try:
+        await ctx.step("impatient", gate.wait, limit="api", retry=Retry(), total_timeout="300ms")
+    except TimeoutError as e:
+        return str(e)
+    return "it ran"
+
+
+WORKFLOWS = [one_call, named, blocks, fails_twice, impatient]
 Play = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
 
 
@@ -170,6 +179,26 @@ def test_a_step_gives_its_permit_back_between_attempts_and_when_its_run_ends(pla
         await holder.cancel()
         await until(lambda: in_use(engine, "api", 0))
         assert await engine.execute(one_call, None, 5) == 5
+
+    play(scenario)
+
+
+def test_a_step_that_gets_no_permit_fails_when_the_time_for_all_its_attempts_is_over(play: Play) -> None:
+    async def scenario(engine: Any) -> None:
+        await engine.limit("api", Limit(concurrent=1))
+        holder = await engine.start(blocks, "holder", "api")
+        await until(lambda: in_use(engine, "api", 1))
+        assert 'got no permit of the limit "api" within its total_timeout of 0.3 s' in await engine.execute(impatient, None)
+        await until(lambda: waits(engine, "api", 0))
+        paused = await engine.start(impatient, "paused")
+        await until(lambda: waits(engine, "api", 1))
+        await paused.pause()
+        await until(lambda: waits(engine, "api", 0))  # its time is over: it waits for no permit, and is not failed
+        gate.set()
+        await holder.result()
+        await paused.resume()
+        assert "total_timeout of 0.3 s" in await paused.result()
+        await until(lambda: in_use(engine, "api", 0))
 
     play(scenario)
 
