@@ -166,7 +166,8 @@ def test_loaded_runs_stay_within_their_budget(tmp_path: Path) -> None:
             await has_status(engine, "w0", "parked")
             weights = [run.weight for runtime in engine.runtimes for run in runtime.by_number.values() if run.weight]
             assert all(size <= each <= 1.2 * size for each in weights) and sum(weights) >= 0.7 * budget, "no more leave than must"
-            assert (await engine.status(f"w{count - 1}")).status != "parked"  # type: ignore[union-attr]
+            last = [await engine.status(f"w{n}") for n in range(count - 20, count)]  # each became quiet when its shard's store had it
+            assert any(status is not None and status.status != "parked" for status in last)
             for n in range(500):
                 await engine.start(quick, f"q{n}", n)
             await until(lambda: sum(len(runtime.by_number) for runtime in engine.runtimes) <= count)
