@@ -1,8 +1,8 @@
 # Calls that clients of this process make on other shards.
 #
 # Rule 1: a call is known here until it is answered, its client gives it up, or the other process is lost.
-# Rule 2: what waits is bounded, of all and of each connection. The other process takes all that comes from here for one connection, so
-#         each has less here than a connection may have there: one client leaves room for the others.
+# Rule 2: what waits is bounded, of all and of each connection. The other process takes of this one no more than of any who asks there, so
+#         all have that together here, and each has less: when it is full, who has most gives way (see waiting.py).
 """`Forwarded`: passes calls on to the shard processes that they are for, and the answers back."""
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from fusee_mp.wire.kinds import Kind
 if TYPE_CHECKING:
     from fusee_mp.shardproc.process import ShardProcess
 
-# The other process takes no more than these of this one, as of any who asks there.
 OF_ALL: Final = Bounds(CALLS_OF_ONE_MAX, CALLS_OF_ONE_BYTES_MAX, READS_OF_ONE_MAX)
 OF_ONE: Final = Bounds(FORWARDED_OF_ONE_MAX, FORWARDED_OF_ONE_BYTES_MAX, FORWARDED_READS_OF_ONE_MAX)
 

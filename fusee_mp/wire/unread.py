@@ -1,8 +1,8 @@
 # Memory that peers hold by not reading what is sent to them.
 #
-# Each has a bound of its own (see stream.py); all together they are bounded too: beyond it the one that has most waiting is ended, until
-# the rest fits. Who reads never has more waiting than its transport asks a writer to pause for, and is not looked at. What waits is with
-# the transport, or held by who writes it part by part.
+# All together they are bounded: beyond it the one that has most waiting is ended, until the rest fits. Who reads never has more waiting
+# than its transport asks a writer to pause for, and is not looked at. What waits is with the transport, or held by who writes it part by
+# part.
 """`Unread`: bounds what waits for peers that are behind."""
 from __future__ import annotations
 
